@@ -214,6 +214,11 @@ impl<P: Primitives> Limiter<P> {
         woken.into_iter().for_each(Waker::wake);
     }
 
+    /// Whether requests wait.
+    pub fn is_holding_back(&self) -> bool {
+        self.is_on() && self.state.with(|state| state.ways.iter().any(|way| !way.queue.is_empty()))
+    }
+
     /// The reads and the changes that had to wait.
     pub fn delays(&self) -> (Delays, Delays) {
         self.state.with(|state| {

@@ -5,7 +5,8 @@
 //!
 //! Bounds: [`MAX_REQUESTS`] and [`MAX_BYTES`] for a connection, and the [`Budget`] for all of them. A connection
 //! without a request in flight is always admitted one of up to [`ALWAYS_BYTES`], however short memory is: clients that
-//! take their replies make progress, though slowly, beside those that do not.
+//! take their replies make progress, though slowly, beside those that do not. While requests of the volume wait for its rate limits, a
+//! connection has no more than its share of half of the budget: the other half is for volumes that can use it.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -45,12 +46,15 @@ impl<'a> Admission<'a> {
         Self { peer, budget, requests, credit, steps }
     }
 
-    /// Waits until a request that holds `bytes` of memory may begin.
-    pub(crate) async fn admit(&self, bytes: usize) -> Ticket<'_> {
+    /// Waits until a request that holds `bytes` of memory may begin. `is_held_back`: whether requests of the volume wait for its
+    /// rate limits.
+    pub(crate) async fn admit(&self, bytes: usize, is_held_back: impl Fn() -> bool) -> Ticket<'_> {
         let bytes = bytes.max(REQUEST_BYTES).min(self.budget.most_at_once());
         poll_fn(|_| {
             let (requests, held) = (self.requests.get(), self.peer.held_bytes());
-            let fits = requests < MAX_REQUESTS && held.saturating_add(bytes) <= MAX_BYTES;
+            let share = if is_held_back() { self.budget.fair_share() } else { MAX_BYTES };
+            let most = share.min(MAX_BYTES);
+            let fits = requests < MAX_REQUESTS && held.saturating_add(bytes) <= most;
             // No waker needed: the connection's task polls again after every step.
             if fits || requests == 0 { Poll::Ready(()) } else { Poll::Pending }
         })

@@ -223,11 +223,13 @@ async fn receive<'a, S: TryRecv>(
             Verdict::Disconnect => return Err(Disconnect::Oversized(header.length)),
             Verdict::Run(Request { command: Command::Disc, .. }) => return Ok(End::Disc),
             Verdict::Run(request) if flow.stopping.get() => {
-                let ticket = flow.admission.admit(0).await;
+                let ticket = flow.admission.admit(0, || false).await;
                 (Errno::Shutdown, "the server is shutting down", payload_len(&request), ticket)
             }
             Verdict::Run(request) => {
-                let ticket = flow.admission.admit(cost(export, &request)).await;
+                let is_held_back = || export.volume().limiter().is_holding_back();
+                let cost = cost(export, &request);
+                let ticket = flow.admission.admit(cost, is_held_back).await;
                 let len = payload_len(&request);
                 if len == 0 {
                     start(request, None, ticket);
@@ -248,7 +250,7 @@ async fn receive<'a, S: TryRecv>(
                 }
             }
             Verdict::Refuse { error, message, skip } => {
-                (error, message, skip, flow.admission.admit(0).await)
+                (error, message, skip, flow.admission.admit(0, || false).await)
             }
         };
         match or_stopped(flow, input.skip(skip as usize)).await {
