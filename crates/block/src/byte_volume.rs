@@ -241,16 +241,27 @@ impl ByteVolume {
             return IoFuture::ready(Ok(()));
         }
         if self.limiter.is_on() {
-            return IoFuture::boxed(async move {
-                self.limiter.pass(Direction::Read, len).await;
-                self.read_now(offset, len, segments, flags).await
-            });
+            return self.read_limited(offset, len, segments, flags);
         }
         self.read_now(offset, len, segments, flags)
     }
 
-    /// Reads what is not empty, and in bounds.
-    #[inline]
+    #[cold]
+    fn read_limited(
+        &self,
+        offset: u64,
+        len: u64,
+        segments: Segments,
+        flags: Flags,
+    ) -> IoFuture<'_> {
+        IoFuture::boxed(async move {
+            self.limiter.pass(Direction::Read, len).await;
+            self.read_now(offset, len, segments, flags).await
+        })
+    }
+
+    /// Reads what is not empty, and in bounds. Inlined, because segments are slow to move.
+    #[inline(always)]
     fn read_now(&self, offset: u64, len: u64, segments: Segments, flags: Flags) -> IoFuture<'_> {
         if self.is_aligned(offset, len) {
             let bio = Bio::read(Sector::from_bytes_floor(offset), segments);

@@ -152,3 +152,41 @@ impl Drop for Ticket<'_> {
         self.admission.release(self.bytes);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+    use std::sync::Arc;
+
+    use futures_util::FutureExt;
+
+    use super::super::budget::MIN_BUDGET_BYTES;
+    use super::super::clients::Origin;
+    use super::super::peer::Room;
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    #[test]
+    fn connections_that_wait_for_rate_limits_leave_half_of_the_budget_to_others() {
+        let budget = Arc::new(Budget::new(MIN_BUDGET_BYTES));
+        let peer = || {
+            let room = Room::new(2);
+            Peer::new(Origin::default(), Arc::clone(&budget), room, Rc::default())
+        };
+        let (slow, fast) = (peer(), peer());
+        let (slow, fast) = (Admission::new(&slow), Admission::new(&fast));
+        let fill = |admission: &Admission<'_>, is_held_back: bool| {
+            let admit = || admission.admit(MIB, || is_held_back).now_or_never();
+            std::iter::from_fn(admit).map(std::mem::forget).count()
+        };
+        assert_eq!(fill(&slow, true), budget.fair_share() / MIB);
+        // Pieces that were taken in advance are no more than that.
+        let rest = (MIN_BUDGET_BYTES - budget.fair_share() - 2 * PIECE_BYTES) / MIB;
+        assert!(fill(&fast, false) >= rest);
+        // One without a request in flight always gets one.
+        let idle = peer();
+        let idle = Admission::new(&idle);
+        assert!(idle.admit(ALWAYS_BYTES, || true).now_or_never().is_some());
+    }
+}
