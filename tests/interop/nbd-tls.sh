@@ -176,6 +176,8 @@ server_step() {
 	image="driver=nbd,host=localhost,port=$port,export=a.img,tls-creds=t"
 	ok "qemu-img with a key" qemu-img info --object "$(psk "$W/psk" client bob)" --image-opts "$image"
 
+	timeout 60 python3 "$here/nbd_tls.py" key "$port" alice "$(sed -n 's/^alice://p' "$W/psk/keys.psk")" >"$W/said" 2>&1 || fail "a key with TLS 1.2"
+
 	# QEMU's directory of keys.
 	serve --tls=require --tls-dir "$W/psk"
 	ok "a key in a directory" nbdinfo "nbds://bob@localhost:$port/a.img?tls-psk-file=$W/psk/keys.psk"

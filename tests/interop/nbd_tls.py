@@ -3,6 +3,7 @@
 
   handshake PORT VERSION   a client of one version of TLS (tls1_1, tls1_2, tls1_3) gets the list of exports
   inject PORT              a client sends an option behind STARTTLS, before the answer: the server must end the connection
+  key PORT USER KEY        a client of TLS 1.2 with a key gets the list of exports (openssl s_client behind a relay)
   keys PORT                a client changes its keys, and has the server change its own, several times (openssl s_client behind a relay)
   garbage PORT             a client agrees to TLS and sends something else: the server must end the connection
   trick SOCKET KIND        a server that offers no TLS, or lies; prints whether the client said anything but STARTTLS in plain text:
@@ -93,36 +94,54 @@ def relay(source, sink):
         pass
 
 
+class Client:
+    """openssl s_client, behind a relay that has agreed to TLS."""
+
+    def __init__(self, port, *options):
+        stream = greeted(port)
+        stream.sendall(option(STARTTLS))
+        assert answer(stream) == (STARTTLS, ACK, b"")
+        stream.settimeout(None)
+        listener = socket.create_server(("127.0.0.1", 0))
+        place = "127.0.0.1:%d" % listener.getsockname()[1]
+        self.program = subprocess.Popen(
+            ["openssl", "s_client", "-connect", place, *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0
+        )
+        theirs, _ = listener.accept()
+        for ends in ((stream, theirs), (theirs, stream)):
+            threading.Thread(target=relay, args=ends, daemon=True).start()
+        self.said = b""
+
+    def until(self, text, times):
+        while self.said.count(text) < times:
+            more = os.read(self.program.stdout.fileno(), 65536)
+            assert more, self.said
+            self.said += more
+
+    def send(self, data):
+        self.program.stdin.write(data)
+
+
+def key(port, user, key):
+    client = Client(port, "-tls1_2", "-psk_identity", user, "-psk", key, "-cipher", "PSK")
+    client.until(b"Verify return code", 1)
+    client.send(option(LIST))
+    client.until(b"a.img", 1)
+    print(client.said.decode(errors="replace"))
+    assert b"TLSv1.2" in client.said and b"ECDHE-PSK" in client.said
+    client.program.kill()
+
+
 def keys(port):
-    stream = greeted(port)
-    stream.sendall(option(STARTTLS))
-    assert answer(stream) == (STARTTLS, ACK, b"")
-    stream.settimeout(None)
-    listener = socket.create_server(("127.0.0.1", 0))
-    client = subprocess.Popen(
-        ["openssl", "s_client", "-tls1_3", "-connect", "127.0.0.1:%d" % listener.getsockname()[1]], stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0
-    )
-    theirs, _ = listener.accept()
-    for ends in ((stream, theirs), (theirs, stream)):
-        threading.Thread(target=relay, args=ends, daemon=True).start()
-    said = b""
-
-    def until(text, times):
-        nonlocal said
-        while said.count(text) < times:
-            more = os.read(client.stdout.fileno(), 65536)
-            assert more, said
-            said += more
-
-    until(b"---", 1)
+    client = Client(port, "-tls1_3")
+    client.until(b"---", 1)
     for times in range(1, 4):
         # Our keys change, and the server is asked to change its own.
-        client.stdin.write(b"K\n")
-        until(b"KEYUPDATE", times)
-        client.stdin.write(option(LIST))
-        until(b"a.img", times)
-    client.kill()
+        client.send(b"K\n")
+        client.until(b"KEYUPDATE", times)
+        client.send(option(LIST))
+        client.until(b"a.img", times)
+    client.program.kill()
 
 
 def inject(port):
@@ -175,6 +194,8 @@ def main():
         handshake(int(arguments[0]), arguments[1])
     elif what == "inject":
         inject(int(arguments[0]))
+    elif what == "key":
+        key(int(arguments[0]), *arguments[1:])
     elif what == "keys":
         keys(int(arguments[0]))
     elif what == "garbage":
