@@ -7,56 +7,9 @@ use ashlar_block::Segments;
 use virtio_queue::desc::split::Descriptor;
 use vm_memory::{Bytes, GuestAddress};
 
+use crate::fault::{Fault, MAX_DESCRIPTORS};
 use crate::memory::{GuestMap, View};
-
-/// The most descriptors of a ring, and of a chain: QEMU's limit.
-pub(crate) const MAX_DESCRIPTORS: u16 = 1024;
-const DESCRIPTOR_BYTES: u32 = size_of::<Descriptor>() as u32;
-
-/// What a guest's ring says that no driver may say. It ends the connection.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub(crate) enum Fault {
-    #[error("a part of the ring is not in the guest's memory, or not aligned")]
-    Ring,
-    #[error("reading or writing the ring: {0}")]
-    Access(String),
-    #[error("the index of the available ring is more than the ring's size ahead")]
-    Available,
-    #[error("descriptor {0} is made available in a ring of {1}")]
-    Head(u16, u16),
-    #[error("descriptor {0} is made available again while it is in use")]
-    Busy(u16),
-    #[error("a descriptor's next is {0}, in a table of {1}")]
-    Next(u16, u16),
-    #[error("a chain has a loop, or more than {0} descriptors")]
-    Endless(u16),
-    #[error("a chain is longer than 4 GiB")]
-    Long,
-    #[error("a table of descriptors is not in the guest's memory")]
-    Table,
-    #[error("a buffer of {1} bytes at {0:#x} is not in the guest's memory")]
-    Outside(u64, u32),
-    #[error("a buffer has no bytes")]
-    Empty,
-    #[error("a buffer to read follows one to write")]
-    Order,
-    #[error("an indirect table, which was not negotiated")]
-    Indirect,
-    #[error("an indirect table in an indirect table")]
-    Nested,
-    #[error("an indirect table that a chain continues behind")]
-    IndirectNext,
-    #[error("an indirect table of {0} bytes")]
-    IndirectLength(u32),
-    #[error(
-        "a request of {0} bytes to read and {1} bytes to write has no room for its header and status"
-    )]
-    Short(u64, u64),
-    #[error("the inflight region belongs to another device or to a ring of another size")]
-    Inflight,
-    #[error("the ring's event descriptor: {0}")]
-    Kick(String),
-}
+use crate::ring::{DESCRIPTOR_BYTES, Split};
 
 /// The buffers of a chain.
 #[derive(Debug, Default)]
@@ -71,51 +24,71 @@ pub(crate) struct Chain {
     pub(crate) readable_bytes: u32,
 }
 
-/// The table of a ring.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Table {
-    /// Its address in the guest.
-    pub(crate) address: u64,
-    /// Its descriptors.
-    pub(crate) size: u16,
-    /// Whether its descriptors may refer to indirect tables.
-    pub(crate) has_indirect: bool,
+/// A table of descriptors.
+#[derive(Clone, Copy)]
+enum Table<'a> {
+    Ring(&'a Split),
+    /// An indirect table: its address, and how many there are.
+    Indirect(&'a GuestMap, u64, u16),
 }
 
-/// The chain that begins with descriptor `head`.
+impl Table<'_> {
+    fn size(self) -> u16 {
+        match self {
+            Self::Ring(split) => split.size(),
+            Self::Indirect(_, _, size) => size,
+        }
+    }
+
+    fn descriptor(self, index: u16) -> Result<Descriptor, Fault> {
+        match self {
+            Self::Ring(split) => split.descriptor(index),
+            Self::Indirect(map, address, _) => {
+                let at = address.checked_add(DESCRIPTOR_BYTES as u64 * u64::from(index));
+                let at = GuestAddress(at.ok_or(Fault::Table)?);
+                map.memory().read_obj(at).map_err(|_| Fault::Table)
+            }
+        }
+    }
+}
+
+/// The chain that begins with descriptor `head` of a ring. Its descriptors may refer to indirect tables if `has_indirect`.
 ///
 /// # Errors
 /// What the guest did wrong.
-pub(crate) fn walk(map: &GuestMap, view: &View, table: Table, head: u16) -> Result<Chain, Fault> {
-    if head >= table.size {
-        return Err(Fault::Head(head, table.size));
+pub(crate) fn walk(
+    map: &GuestMap,
+    view: &View,
+    split: &Split,
+    has_indirect: bool,
+    head: u16,
+) -> Result<Chain, Fault> {
+    if head >= split.size() {
+        return Err(Fault::Head(head, split.size()));
     }
     let mut chain = Chain::default();
-    let (mut address, mut size, mut index, mut is_indirect) =
-        (table.address, table.size, head, false);
+    let (mut table, mut index) = (Table::Ring(split), head);
     for _ in 0..=MAX_DESCRIPTORS {
-        if index >= size {
-            return Err(Fault::Next(index, size));
+        if index >= table.size() {
+            return Err(Fault::Next(index, table.size()));
         }
-        let at = address.checked_add(u64::from(u32::from(index) * DESCRIPTOR_BYTES));
-        let at = GuestAddress(at.ok_or(Fault::Table)?);
-        let descriptor: Descriptor = map.memory().read_obj(at).map_err(|_| Fault::Table)?;
+        let descriptor = table.descriptor(index)?;
         if descriptor.refers_to_indirect_table() {
-            if is_indirect {
+            if matches!(table, Table::Indirect(..)) {
                 return Err(Fault::Nested);
             }
-            if !table.has_indirect {
+            if !has_indirect {
                 return Err(Fault::Indirect);
             }
             if descriptor.has_next() {
                 return Err(Fault::IndirectNext);
             }
             let bytes = descriptor.len();
-            let entries = u16::try_from(bytes / DESCRIPTOR_BYTES).unwrap_or(0);
-            if !bytes.is_multiple_of(DESCRIPTOR_BYTES) || entries == 0 {
+            let entries = u16::try_from(bytes / DESCRIPTOR_BYTES as u32).unwrap_or(0);
+            if !bytes.is_multiple_of(DESCRIPTOR_BYTES as u32) || entries == 0 {
                 return Err(Fault::IndirectLength(bytes));
             }
-            (address, size, index, is_indirect) = (descriptor.addr().0, entries, 0, true);
+            (table, index) = (Table::Indirect(map, descriptor.addr().0, entries), 0);
             continue;
         }
         chain.add(descriptor, view)?;

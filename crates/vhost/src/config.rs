@@ -13,6 +13,9 @@ pub struct Config {
     pub unsealed: Unsealed,
     /// The most connections at a time; further ones are closed.
     pub max_connections: usize,
+    /// How long a queue looks at an empty ring before it sleeps, unless its driver lets it wait longer most times: less latency, and
+    /// fewer signals of the driver, for more processor time.
+    pub spin: Duration,
     /// How long the requests in flight of a connection may take to end after `stop`, before it is abandoned.
     pub grace: Duration,
 }
@@ -23,6 +26,7 @@ impl Default for Config {
             queues: 16,
             unsealed: Unsealed::default(),
             max_connections: 16,
+            spin: Duration::ZERO,
             grace: Duration::from_secs(10),
         }
     }

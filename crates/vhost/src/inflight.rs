@@ -6,11 +6,11 @@
 //! | step | change | if the process ends after it |
 //! |---|---|---|
 //! | taken | the counter, then `inflight` = 1 | submitted again |
-//! | executed | `last_batch_head` | submitted again |
-//! | used | the index of the used ring | the region's `used_idx` differs: `last_batch_head` is done |
+//! | executed | `next` = `last_batch_head`, then `last_batch_head` | submitted again |
+//! | used | the index of the used ring | the region's `used_idx` differs: as many requests, from `last_batch_head` on, are done |
 //! | noted | `inflight` = 0, then `used_idx` | nothing |
 //!
-//! One request is a batch.
+//! The requests that become used by one change of the index are a batch: a list from `last_batch_head` on, by `next`.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -29,6 +29,7 @@ const LAST_BATCH_AT: usize = 12;
 const USED_AT: usize = 14;
 /// A descriptor's state: `inflight`, the next of its batch, its counter.
 const STATE_BYTES: usize = 16;
+const NEXT_IN_STATE: usize = 6;
 const COUNTER_IN_STATE: usize = 8;
 /// Queues do not share cache lines.
 const ALIGN: usize = 64;
@@ -138,13 +139,17 @@ impl InflightQueue {
     /// What the former process has left, given the used ring's index: the heads to submit again, in their order. Requests that it has
     /// completed without noting it are noted.
     pub(crate) fn recover(&mut self, used: u16) -> Vec<u16> {
-        if self.load::<u16>(USED_AT) != used {
-            let last: u16 = self.load(LAST_BATCH_AT);
-            if last < self.size {
-                self.store(Self::state_at(last), 0u8);
+        let batch = used.wrapping_sub(self.load(USED_AT));
+        let mut last: u16 = self.load(LAST_BATCH_AT);
+        // More cannot be a batch: the ring has begun anew.
+        for _ in (0..batch).filter(|_| batch <= self.size) {
+            if last >= self.size {
+                break;
             }
-            self.store(USED_AT, used);
+            self.store(Self::state_at(last), 0u8);
+            last = self.load(Self::state_at(last) + NEXT_IN_STATE);
         }
+        self.store(USED_AT, used);
         let is_taken = |head: &u16| self.is_taken(*head);
         let counter = |head: u16| self.load::<u64>(Self::state_at(head) + COUNTER_IN_STATE);
         let mut taken: Vec<(u64, u16)> =
@@ -163,12 +168,16 @@ impl InflightQueue {
 
     /// After a request was executed, before it is in the used ring.
     pub(crate) fn executed(&mut self, head: u16) {
+        let last: u16 = self.load(LAST_BATCH_AT);
+        self.store(Self::state_at(head) + NEXT_IN_STATE, last);
         self.store(LAST_BATCH_AT, head);
     }
 
-    /// After the used ring's index has become `used`.
-    pub(crate) fn noted(&mut self, head: u16, used: u16) {
-        self.store(Self::state_at(head), 0u8);
+    /// After the used ring's index has become `used`, by these requests.
+    pub(crate) fn noted(&mut self, heads: &[u16], used: u16) {
+        for head in heads {
+            self.store(Self::state_at(*head), 0u8);
+        }
         self.store(USED_AT, used);
     }
 }
@@ -201,7 +210,7 @@ mod tests {
         assert_eq!(next(&region).recover(0), [5, 2, 7]);
         // Used, but not noted.
         assert_eq!(next(&region).recover(1), [5, 7]);
-        queue.noted(2, 1);
+        queue.noted(&[2], 1);
         assert_eq!(next(&region).recover(1), [5, 7]);
         // Later ones stay behind these.
         let mut later = next(&region);
@@ -212,13 +221,34 @@ mod tests {
     }
 
     #[test]
+    fn a_batch_is_done_as_a_whole_or_not_at_all() {
+        let region = region();
+        let mut queue = next(&region);
+        for head in [5, 2, 7, 0] {
+            queue.take(head);
+        }
+        queue.executed(2);
+        queue.noted(&[2], 1);
+        for head in [7, 5] {
+            queue.executed(head);
+        }
+        // Not used yet.
+        assert_eq!(next(&region).recover(1), [5, 7, 0]);
+        // Used, and not noted, or noted in part.
+        queue.store(InflightQueue::state_at(5), 0u8);
+        assert_eq!(next(&region).recover(3), [0]);
+        queue.noted(&[7, 5], 3);
+        assert_eq!(next(&region).recover(3), [0]);
+    }
+
+    #[test]
     fn a_region_of_others_is_not_used_and_no_index_leaves_it() {
         let region = region();
         assert!(region.queue(2, 8).is_none() && region.queue(0, 16).is_none());
         let mut queue = next(&region);
         queue.take(7);
         assert!(region.queue(1, 4).is_none());
-        queue.noted(7, 0);
+        queue.noted(&[7], 0);
         assert!(region.queue(1, 4).is_some());
         let queue = next(&region);
         queue.store(LAST_BATCH_AT, 999u16);

@@ -8,7 +8,7 @@
 //!
 //! Layers, each of which knows only those above it in this list:
 //!
-//! - bytes: `wire` (messages), `chain` (descriptors), `request` (virtio-blk), `blk` (what the device is), `inflight`;
+//! - bytes: `wire` (messages), `ring` and `chain` (descriptors), `request` (virtio-blk), `blk` (what the device is), `inflight`, `fault`;
 //! - `memory`: the guest's memory, mapped, and its parts as segments of bios. Nothing is copied here. The one place with `unsafe`;
 //! - `vring`: a queue, one task on a reactor; `event` has its descriptors;
 //! - `session`: a connection; `listen`: all connections of a socket.
@@ -33,12 +33,16 @@ mod chain;
 mod config;
 mod event;
 mod export;
+mod fault;
 mod features;
 mod inflight;
 mod listen;
 mod memory;
 mod request;
+mod ring;
 mod session;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod violation;
 mod vring;
 mod wire;

@@ -14,6 +14,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ashlar_block::buffer::ForeignMemory;
@@ -22,9 +23,10 @@ use ashlar_engine::sleep;
 use rustix::fs::{SealFlags, fcntl_add_seals, fcntl_get_seals, fstat};
 use rustix::io::Errno;
 use smallvec::SmallVec;
+use vm_memory::volatile_memory::Error as BadAccess;
 use vm_memory::{
-    FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion,
-    GuestRegionMmap, GuestUsize, MmapRegion,
+    AtomicAccess, Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap,
+    GuestMemoryRegion, GuestRegionMmap, GuestUsize, MmapRegion, VolatileMemory,
 };
 
 /// The most regions of a guest.
@@ -179,11 +181,16 @@ impl GuestMap {
         &self.memory
     }
 
-    /// The guest's address of an address in the front end's process.
-    pub(crate) fn guest_address(&self, user: u64) -> Option<u64> {
+    /// The `len` bytes at an address in the front end's process; `None` if they are not all in one region.
+    pub(crate) fn area(&self, user: u64, len: usize) -> Option<Area> {
         let of = |region: &&Region| user >= region.user && user - region.user < region.size;
         let region = self.regions.iter().find(of)?;
-        Some(region.guest + (user - region.user))
+        let start = user - region.user;
+        if region.size - start < len as u64 {
+            return None;
+        }
+        let mapped = self.memory.find_region(GuestAddress(region.guest))?;
+        Some(Area { mapping: mapped.get_mmap(), start: usize::try_from(start).ok()? })
     }
 
     /// The table for one thread.
@@ -210,6 +217,40 @@ fn foreign(start: NonNull<u8>, mapping: &Arc<MmapRegion<()>>) -> ForeignMemory {
     // user has accepted that shrinking it ends this process (`Unsealed`). Other access of this process is vm-memory's to rings, by
     // volatile and atomic operations through raw pointers.
     unsafe { ForeignMemory::new(start, mapping.size(), Arc::clone(mapping) as _) }
+}
+
+/// Consecutive bytes of one region, for the parts of a ring.
+pub(crate) struct Area {
+    mapping: Arc<MmapRegion<()>>,
+    start: usize,
+}
+
+impl Area {
+    /// Whether it begins at a multiple of `bytes`, at most a page, in this process.
+    pub(crate) fn is_aligned(&self, bytes: usize) -> bool {
+        self.start.is_multiple_of(bytes)
+    }
+
+    /// Reads a value.
+    ///
+    /// # Errors
+    /// It is not aligned, or not in the region.
+    pub(crate) fn load<T: AtomicAccess>(&self, at: usize, order: Ordering) -> Result<T, BadAccess> {
+        self.mapping.as_volatile_slice().load(self.start + at, order)
+    }
+
+    /// Writes a value.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub(crate) fn store<T: AtomicAccess>(
+        &self,
+        at: usize,
+        value: T,
+        order: Ordering,
+    ) -> Result<(), BadAccess> {
+        self.mapping.as_volatile_slice().store(value, self.start + at, order)
+    }
 }
 
 struct Part {
@@ -347,8 +388,10 @@ mod tests {
             let result = map.with(place, file(), Unsealed::Serve);
             assert!(matches!(result, Err(BadMemory::BadPlace(_))), "{result:?}");
         }
-        assert_eq!(map.guest_address(0x7000_0000 + 8191), Some(8191));
-        assert_eq!(map.guest_address(0x7000_0000 + 8192), None);
+        assert!(map.area(0x7000_0000 + 4096, 4096).is_some());
+        for (user, len) in [(4097, 4096), (8192, 1), (u64::MAX - 0x7000_0000, 1)] {
+            assert!(map.area(0x7000_0000 + user, len).is_none());
+        }
         assert!(matches!(map.without(region(0, 4096)), Err(BadMemory::BadPlace(0))));
         assert!(map.without(region(0, 8192)).unwrap().regions.is_empty());
     }

@@ -1,13 +1,18 @@
 //! A request of virtio-blk: from the buffers of its chain to its status.
 
+use std::future::Future;
+
 use ashlar_block::bio::Flags;
 use ashlar_block::buffer::{gather, scatter};
 use ashlar_block::byte_volume::OpenVolume;
-use ashlar_block::{BioResult, Segment, Segments, Status};
+use ashlar_block::device::IoFuture;
+use ashlar_block::{Bio, BioResult, Sector, Segment, Segments, Status};
+use futures_util::future::Either;
 use virtio_bindings::virtio_blk;
 
 use crate::blk::{ID_BYTES, MAX_RANGE_SECTORS, MAX_RANGES};
-use crate::chain::{Chain, Fault};
+use crate::chain::Chain;
+use crate::fault::Fault;
 use crate::memory::{Lease, View};
 
 /// Type, reserved, sector.
@@ -75,6 +80,40 @@ pub(crate) struct Done {
     pub(crate) written: u32,
 }
 
+/// What the end of a request needs.
+struct Ending {
+    head: u16,
+    written: u32,
+    status: Segment,
+}
+
+impl Ending {
+    /// Writes the status.
+    fn end(self, answer: Answer) -> Done {
+        self.status.copy_from(&[answer as u8]);
+        Done { head: self.head, written: self.written }
+    }
+}
+
+/// Waits for a read or a write.
+async fn finish(io: IoFuture<'_>, lease: Option<Lease>, ending: Ending) -> Done {
+    let result = io.await;
+    if result.is_err()
+        && let Some(lease) = lease
+    {
+        // The device may still write to the memory, which the guest uses for something else once it has the answer.
+        lease.ended().await;
+    }
+    ending.end(result.into())
+}
+
+/// A request that has begun.
+pub(crate) enum Begun<F> {
+    /// It has ended meanwhile.
+    Ended(Done),
+    Runs(F),
+}
+
 /// Takes the first `len` bytes away, which there are.
 fn split_front(segments: &mut Segments, mut len: usize) -> Segments {
     let mut front = Segments::new();
@@ -131,18 +170,33 @@ impl Request {
         Ok(request)
     }
 
-    /// Executes the request, and writes its status.
-    pub(crate) async fn execute(self, volume: &OpenVolume, terms: &Terms) -> Done {
+    /// Begins to execute the request.
+    pub(crate) fn begin<'v>(
+        mut self,
+        volume: &'v OpenVolume,
+        terms: &'v Terms,
+    ) -> Begun<impl Future<Output = Done> + 'v> {
+        let io = match self.kind {
+            virtio_blk::VIRTIO_BLK_T_IN => self.read(volume),
+            virtio_blk::VIRTIO_BLK_T_OUT => self.write(volume, terms),
+            _ => return Begun::Runs(Either::Left(self.execute(volume, terms))),
+        };
+        let ending = Ending { head: self.head, written: self.into_bytes + 1, status: self.status };
+        match io.result() {
+            Some(Ok(())) => Begun::Ended(ending.end(Answer::Ok)),
+            Some(Err(_)) | None => Begun::Runs(Either::Right(finish(io, self.lease, ending))),
+        }
+    }
+
+    /// Executes a request that is neither a read nor a write, and writes its status.
+    async fn execute(self, volume: &OpenVolume, terms: &Terms) -> Done {
         let (head, written, status) = (self.head, self.into_bytes + 1, self.status.clone());
         let answer = self.answer(volume, terms).await;
-        status.copy_from(&[answer as u8]);
-        Done { head, written }
+        Ending { head, written, status }.end(answer)
     }
 
     async fn answer(self, volume: &OpenVolume, terms: &Terms) -> Answer {
         match self.kind {
-            virtio_blk::VIRTIO_BLK_T_IN => self.read(volume).await.into(),
-            virtio_blk::VIRTIO_BLK_T_OUT => self.write(volume, terms).await.into(),
             virtio_blk::VIRTIO_BLK_T_FLUSH => volume.flush().await.into(),
             virtio_blk::VIRTIO_BLK_T_GET_ID => {
                 let len = ID_BYTES.min(self.into_bytes as usize);
@@ -165,29 +219,28 @@ impl Request {
         if is_aligned { Ok(offset) } else { Err(Status::Invalid) }
     }
 
-    async fn read(self, volume: &OpenVolume) -> BioResult {
-        let offset = self.offset(volume, self.into_bytes)?;
-        if self.into_bytes == 0 {
-            return Ok(());
-        }
-        let Some(lease) = self.lease else {
-            return volume.read_with(offset, self.into, Flags::empty()).await;
+    fn read<'v>(&mut self, volume: &'v OpenVolume) -> IoFuture<'v> {
+        let offset = match self.offset(volume, self.into_bytes) {
+            Ok(offset) => offset,
+            Err(status) => return IoFuture::failed(status),
         };
-        let result = volume.read(offset, self.into).await;
-        if result.is_err() {
-            // The device may still write to the memory, which the guest uses for something else once it has the answer.
-            lease.ended().await;
+        if self.into_bytes == 0 {
+            return IoFuture::ready(Ok(()));
         }
-        result
+        let bio = Bio::read(Sector::from_bytes_floor(offset), std::mem::take(&mut self.into));
+        let flags = if self.lease.is_some() { Flags::GIVEN } else { Flags::empty() };
+        volume.gateway().submit(bio.with_flags(flags))
     }
 
-    async fn write(self, volume: &OpenVolume, terms: &Terms) -> BioResult {
+    fn write<'v>(&mut self, volume: &'v OpenVolume, terms: &Terms) -> IoFuture<'v> {
         if terms.is_read_only {
-            return Err(Status::ReadOnly);
+            return IoFuture::failed(Status::ReadOnly);
         }
-        let offset = self.offset(volume, self.out_bytes)?;
         let flags = if terms.is_write_through { Flags::FUA } else { Flags::empty() };
-        volume.write(offset, self.out, flags).await
+        match self.offset(volume, self.out_bytes) {
+            Ok(offset) => volume.write(offset, std::mem::take(&mut self.out), flags),
+            Err(status) => IoFuture::failed(status),
+        }
     }
 
     async fn ranges(self, volume: &OpenVolume, terms: &Terms) -> Answer {

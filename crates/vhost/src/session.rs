@@ -24,10 +24,10 @@ use vhost::vhost_user::message::{
 use vm_memory::ByteValued;
 
 use crate::blk;
-use crate::chain::MAX_DESCRIPTORS;
 use crate::config::Config;
 use crate::event::is_event;
 use crate::export::Export;
+use crate::fault::MAX_DESCRIPTORS;
 use crate::features::{OFFERED, PROTOCOL_FEATURES, check_protocol, check_virtio};
 use crate::inflight::{Inflight, new_region, region_bytes};
 use crate::memory::{GuestMap, MAX_REGIONS, Unsealed};
@@ -514,7 +514,7 @@ impl<'a> Session<'a> {
             id: self.export.id(),
         };
         let (map, inflight) = (Arc::clone(&self.map), self.inflight.clone());
-        let volume = Arc::clone(&self.volume);
+        let (volume, spin) = (Arc::clone(&self.volume), self.config.spin);
         let (_, vring) = self.vring(index.into())?;
         let Vring { size, base, is_enabled, .. } = *vring;
         let (Some(kick), Some(addresses)) = (&vring.kick, vring.addresses) else { return Ok(()) };
@@ -536,6 +536,7 @@ impl<'a> Session<'a> {
             changes: Arc::clone(&changes),
             volume,
             terms: Arc::new(terms),
+            spin,
         };
         let (stop, stopped) = oneshot::channel();
         let ended = self.threads[thread].spawn_on(move || vring::run(setup, stopped));

@@ -4,7 +4,7 @@ use std::io;
 
 use vhost::vhost_user::message::FrontendReq;
 
-use crate::chain::Fault;
+use crate::fault::Fault;
 use crate::memory::BadMemory;
 
 /// See the module text.

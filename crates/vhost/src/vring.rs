@@ -1,8 +1,9 @@
 //! A virtqueue: one task on a reactor.
 //!
 //! The task takes all requests that the driver has made available, starts them, and completes each as it ends. After it has done
-//! something it looks at the ring again; only when it finds nothing does it ask the driver for a signal, and sleeps. One signal to the
-//! driver covers all requests that have ended together.
+//! something it looks at the ring again. When it finds nothing it looks for a while longer, unless the driver lets it wait for long
+//! (`Idle`); only then does it ask the driver for a signal, and sleeps. One change of the used ring, and one signal, covers all requests
+//! that have ended together.
 //!
 //! States: running; stopping (nothing is taken, requests in flight end and are completed); broken (the ring lies: nothing is taken, and
 //! requests in flight end without being completed).
@@ -10,8 +11,8 @@
 use std::future::{Future, poll_fn};
 use std::os::fd::OwnedFd;
 use std::pin::pin;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
-use std::sync::atomic::{AtomicU64, fence};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -19,32 +20,29 @@ use std::vec;
 
 use ashlar_block::byte_volume::OpenVolume;
 use ashlar_block::sync::lock;
+use ashlar_block::{clock, plug};
 use ashlar_engine::{Receiver, timeout};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use futures_util::task::AtomicWaker;
-use virtio_bindings::virtio_ring::VRING_AVAIL_F_NO_INTERRUPT;
-use virtio_queue::{Queue, QueueOwnedT, QueueT};
-use vm_memory::{Bytes, GuestAddress};
+use smallvec::SmallVec;
 
-use crate::chain::{Fault, MAX_DESCRIPTORS, Table, walk};
+use crate::chain::walk;
 use crate::event::{Call, Kick};
+use crate::fault::Fault;
 use crate::inflight::{Inflight, InflightQueue};
 use crate::memory::{GuestMap, View};
-use crate::request::{Done, Request, Terms};
+use crate::request::{Begun, Done, Request, Terms};
+pub(crate) use crate::ring::Addresses;
+use crate::ring::Split;
 
-/// Rounds after which a busy queue lets other tasks run.
+/// Rounds, and requests, after which a busy queue lets other tasks run.
 const ROUNDS: usize = 16;
+const REQUESTS: usize = 256;
+/// Requests that have ended become visible to the driver in groups of so many: it can continue while the others end.
+const GROUP: usize = 16;
 /// How long the last signal may wait for its driver.
 const LAST_SIGNAL: Duration = Duration::from_secs(1);
-
-/// Where a ring is, in the front end's process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Addresses {
-    pub(crate) descriptors: u64,
-    pub(crate) used: u64,
-    pub(crate) available: u64,
-}
 
 /// What the front end changes while a queue runs.
 #[derive(Default)]
@@ -96,6 +94,8 @@ pub(crate) struct Setup {
     pub(crate) changes: Arc<Changes>,
     pub(crate) volume: Arc<OpenVolume>,
     pub(crate) terms: Arc<Terms>,
+    /// How long an empty ring is looked at before the task sleeps.
+    pub(crate) spin: Duration,
 }
 
 /// How a queue has ended.
@@ -110,10 +110,14 @@ pub(crate) struct Ended {
 /// Runs a queue on the current reactor until `stop`, or until its ring lies. All requests that it has taken have ended then.
 pub(crate) async fn run(setup: Setup, mut stop: Receiver<()>) -> Ended {
     let Setup { kick, call: call_fd, changes, volume, terms, .. } = setup;
-    let placed =
-        Placed { index: setup.index, addresses: setup.addresses, has_indirect: setup.has_indirect };
-    let ring =
-        Ring::new(placed, setup.size, setup.has_event_idx, setup.base, setup.map, setup.inflight);
+    let placed = Placed {
+        index: setup.index,
+        addresses: setup.addresses,
+        size: setup.size,
+        has_indirect: setup.has_indirect,
+        has_event_idx: setup.has_event_idx,
+    };
+    let ring = Ring::new(placed, setup.base, setup.map, setup.inflight);
     let mut ring = match ring {
         Ok(ring) => ring,
         Err(fault) => return Ended { base: setup.base, fault: Some(fault) },
@@ -123,8 +127,10 @@ pub(crate) async fn run(setup: Setup, mut stop: Receiver<()>) -> Ended {
     call.replace(call_fd);
     let mut running = FuturesUnordered::new();
     let mut is_stopping = false;
+    let mut idle = Idle::new(setup.spin);
     let served = poll_fn(|cx: &mut Context<'_>| {
         changes.waker.register(cx.waker());
+        let mut room = REQUESTS;
         for _ in 0..ROUNDS {
             is_stopping = is_stopping || pin!(&mut stop).poll(cx).is_ready();
             let version = changes.version.load(Acquire);
@@ -139,23 +145,35 @@ pub(crate) async fn run(setup: Setup, mut stop: Receiver<()>) -> Ended {
                 }
             }
             let mut is_busy = false;
-            while !is_stopping && let Some(request) = ring.take()? {
-                running.push(request.execute(&volume, &terms));
+            while room > 0
+                && !is_stopping
+                && let Some(request) = ring.take()?
+            {
+                room -= 1;
+                match request.begin(&volume, &terms) {
+                    Begun::Ended(done) => ring.complete(done, &mut call)?,
+                    Begun::Runs(running_on) => running.push(running_on),
+                }
                 is_busy = true;
             }
             while let Poll::Ready(Some(done)) = running.poll_next_unpin(cx) {
-                ring.complete(done)?;
+                ring.complete(done, &mut call)?;
                 is_busy = true;
             }
-            if ring.must_signal()? {
-                call.signal();
-            }
+            ring.publish(&mut call)?;
             let (Poll::Ready(()) | Poll::Pending) = call.poll(cx);
             if is_busy {
+                idle.ends();
+                if room == 0 {
+                    break;
+                }
                 continue;
             }
             if is_stopping {
                 return if running.is_empty() { Poll::Ready(Ok(())) } else { Poll::Pending };
+            }
+            if idle.looks_on() {
+                break;
             }
             if ring.wants_signal()? {
                 continue;
@@ -168,6 +186,8 @@ pub(crate) async fn run(setup: Setup, mut stop: Receiver<()>) -> Ended {
                 Poll::Pending => return Poll::Pending,
             }
         }
+        // The reactor does it only when no task is runnable.
+        plug::flush_current();
         cx.waker().wake_by_ref();
         Poll::Pending
     });
@@ -176,71 +196,109 @@ pub(crate) async fn run(setup: Setup, mut stop: Receiver<()>) -> Ended {
     if served.is_ok() && timeout(LAST_SIGNAL, poll_fn(|cx| call.poll(cx))).await.is_none() {
         tracing::debug!("a vhost-user driver does not take its last signal");
     }
-    Ended { base: ring.queue.next_avail(), fault: served.err() }
+    Ended { base: ring.next_available, fault: served.err() }
+}
+
+/// Whether an empty ring is worth looking at: only as long as requests come soon, because it takes a processor.
+struct Idle {
+    spin_ns: u64,
+    /// Since when the ring is empty.
+    since_ns: Option<u64>,
+    /// How long it was empty the last time.
+    last_ns: u64,
+}
+
+impl Idle {
+    fn new(spin: Duration) -> Self {
+        let spin_ns = u64::try_from(spin.as_nanos()).unwrap_or(u64::MAX);
+        Self { spin_ns, since_ns: None, last_ns: 0 }
+    }
+
+    /// There are requests.
+    fn ends(&mut self) {
+        if let Some(since) = self.since_ns.take() {
+            self.last_ns = clock::now_ns().saturating_sub(since);
+        }
+    }
+
+    /// There are no requests; whether to look again instead of sleeping.
+    fn looks_on(&mut self) -> bool {
+        /// As the reactor does.
+        const WORTH: u64 = 4;
+        let now = clock::now_ns();
+        let since = *self.since_ns.get_or_insert(now);
+        self.last_ns <= self.spin_ns.saturating_mul(WORTH) && now - since < self.spin_ns
+    }
 }
 
 /// What stays of a ring when its memory changes.
 #[derive(Clone, Copy)]
-struct Placed {
-    index: u16,
-    addresses: Addresses,
-    has_indirect: bool,
+pub(crate) struct Placed {
+    pub(crate) index: u16,
+    pub(crate) addresses: Addresses,
+    pub(crate) size: u16,
+    pub(crate) has_indirect: bool,
+    pub(crate) has_event_idx: bool,
 }
 
-struct Ring {
+/// A ring with the requests that were taken from it.
+pub(crate) struct Ring {
     placed: Placed,
-    queue: Queue,
+    split: Split,
     map: Arc<GuestMap>,
     view: View,
-    /// Which descriptors are heads of requests in flight.
+    /// The index of the next request to take.
+    next_available: u16,
+    /// The index of the first one that is not available yet, as of the last look.
+    seen_available: u16,
+    /// The index of the used ring, and of the next request that is completed.
+    used: u16,
+    next_used: u16,
+    /// Completed requests that the driver does not see yet.
+    group: SmallVec<[u16; GROUP]>,
+    /// Which descriptors are heads of requests that the driver has not got back.
     busy: Box<[bool]>,
     inflight: Option<InflightQueue>,
     /// Heads that a former process has taken.
     again: vec::IntoIter<u16>,
-    /// Requests were completed since the driver was last signalled.
-    has_completed: bool,
     /// The driver was not asked for a signal since the ring was last found to have requests.
     is_awake: bool,
 }
 
-fn access(error: impl ToString) -> Fault {
-    Fault::Access(error.to_string())
-}
-
 impl Ring {
-    fn new(
+    /// The ring at its place, with what a former process has left.
+    ///
+    /// # Errors
+    /// It is not in the guest's memory, or its inflight region is not its own.
+    pub(crate) fn new(
         placed: Placed,
-        size: u16,
-        has_event_idx: bool,
         base: u16,
         map: Arc<GuestMap>,
         inflight: Option<Arc<Inflight>>,
     ) -> Result<Self, Fault> {
-        let mut queue = Queue::new(MAX_DESCRIPTORS).map_err(access)?;
-        queue.try_set_size(size).map_err(access)?;
-        queue.set_event_idx(has_event_idx);
-        queue.set_next_avail(base);
-        let view = map.view();
-        let busy = vec![false; usize::from(size)].into();
+        let split = Split::new(&map, placed.addresses, placed.size, placed.has_event_idx)?;
+        let used = split.used_index()?;
         let mut ring = Self {
             placed,
-            queue,
-            map: Arc::clone(&map),
-            view,
-            busy,
+            split,
+            view: map.view(),
+            map,
+            next_available: base,
+            seen_available: base,
+            used,
+            next_used: used,
+            group: SmallVec::new(),
+            busy: vec![false; usize::from(placed.size)].into(),
             inflight: None,
             again: Vec::new().into_iter(),
-            has_completed: false,
             is_awake: false,
         };
-        ring.place(map)?;
-        let used = ring.queue.used_idx(ring.map.memory(), Acquire).map_err(access)?.0;
-        ring.queue.set_next_used(used);
         if let Some(inflight) = inflight {
-            let mut inflight = inflight.queue(placed.index, size).ok_or(Fault::Inflight)?;
+            let mut inflight = inflight.queue(placed.index, placed.size).ok_or(Fault::Inflight)?;
             let again = inflight.recover(used);
             // What the former process has taken is in flight or used.
-            ring.queue.set_next_avail(used.wrapping_add(again.len() as u16));
+            ring.next_available = used.wrapping_add(again.len() as u16);
+            ring.seen_available = ring.next_available;
             (ring.again, ring.inflight) = (again.into_iter(), Some(inflight));
         }
         Ok(ring)
@@ -248,22 +306,17 @@ impl Ring {
 
     /// Continues in another table of the guest's memory.
     fn place(&mut self, map: Arc<GuestMap>) -> Result<(), Fault> {
-        let Addresses { descriptors, used, available } = self.placed.addresses;
-        let guest = |user| map.guest_address(user).map(GuestAddress).ok_or(Fault::Ring);
-        let bad = |_| Fault::Ring;
-        self.queue.try_set_desc_table_address(guest(descriptors)?).map_err(bad)?;
-        self.queue.try_set_avail_ring_address(guest(available)?).map_err(bad)?;
-        self.queue.try_set_used_ring_address(guest(used)?).map_err(bad)?;
-        self.queue.set_ready(true);
-        if !self.queue.is_valid(map.memory()) {
-            return Err(Fault::Ring);
-        }
+        let Placed { addresses, size, has_event_idx, .. } = self.placed;
+        self.split = Split::new(&map, addresses, size, has_event_idx)?;
         (self.view, self.map) = (map.view(), map);
         Ok(())
     }
 
     /// The next request, if there is one.
-    fn take(&mut self) -> Result<Option<Request>, Fault> {
+    ///
+    /// # Errors
+    /// The ring lies.
+    pub(crate) fn take(&mut self) -> Result<Option<Request>, Fault> {
         let (head, is_new) = match self.again.next() {
             Some(head) => (head, false),
             None => match self.next_available()? {
@@ -271,15 +324,11 @@ impl Ring {
                 None => return Ok(None),
             },
         };
-        let table = Table {
-            address: self.queue.desc_table(),
-            size: self.queue.size(),
-            has_indirect: self.placed.has_indirect,
-        };
-        let chain = walk(&self.map, &self.view, table, head)?;
+        let chain = walk(&self.map, &self.view, &self.split, self.placed.has_indirect, head)?;
         let request = Request::parse(head, chain, &self.view)?;
         // The walk has checked the head.
-        let busy = self.busy.get_mut(usize::from(head)).ok_or(Fault::Head(head, table.size))?;
+        let busy =
+            self.busy.get_mut(usize::from(head)).ok_or(Fault::Head(head, self.placed.size))?;
         if std::mem::replace(busy, true) {
             return Err(Fault::Busy(head));
         }
@@ -290,52 +339,72 @@ impl Ring {
     }
 
     fn next_available(&mut self) -> Result<Option<u16>, Fault> {
-        let memory = self.map.memory();
-        let is_far = |error: &_| matches!(error, virtio_queue::Error::InvalidAvailRingIndex);
-        let fault = |error| if is_far(&error) { Fault::Available } else { access(error) };
-        let mut available = self.queue.iter(memory).map_err(fault)?;
-        let head = available.next().map(|chain| chain.head_index());
-        if head.is_some() && !self.is_awake {
-            self.is_awake = true;
-            self.queue.disable_notification(memory).map_err(access)?;
+        if self.next_available == self.seen_available {
+            self.seen_available = self.split.available_index()?;
+            let ahead = self.seen_available.wrapping_sub(self.next_available);
+            if ahead > self.placed.size {
+                return Err(Fault::Available);
+            }
+            if ahead == 0 {
+                return Ok(None);
+            }
+            if !std::mem::replace(&mut self.is_awake, true) {
+                self.split.refuse_signals()?;
+            }
         }
-        Ok(head)
+        let head = self.split.available(self.next_available)?;
+        self.next_available = self.next_available.wrapping_add(1);
+        Ok(Some(head))
     }
 
-    fn complete(&mut self, Done { head, written }: Done) -> Result<(), Fault> {
+    /// Notes a request that has ended, which the driver sees soon.
+    ///
+    /// # Errors
+    /// The ring cannot be written.
+    pub(crate) fn complete(
+        &mut self,
+        Done { head, written }: Done,
+        call: &mut Call,
+    ) -> Result<(), Fault> {
         if let Some(inflight) = &mut self.inflight {
             inflight.executed(head);
         }
-        self.queue.add_used(self.map.memory(), head, written).map_err(access)?;
+        self.split.put_used(self.next_used, head, written)?;
+        self.next_used = self.next_used.wrapping_add(1);
+        self.group.push(head);
+        if self.group.len() == GROUP { self.publish(call) } else { Ok(()) }
+    }
+
+    /// Shows the driver what was completed, and signals if it wants that.
+    ///
+    /// # Errors
+    /// The ring cannot be written.
+    pub(crate) fn publish(&mut self, call: &mut Call) -> Result<(), Fault> {
+        if self.group.is_empty() {
+            return Ok(());
+        }
+        self.split.set_used_index(self.next_used)?;
         if let Some(inflight) = &mut self.inflight {
-            inflight.noted(head, self.queue.next_used());
+            inflight.noted(&self.group, self.next_used);
         }
-        if let Some(busy) = self.busy.get_mut(usize::from(head)) {
-            *busy = false;
+        for head in self.group.drain(..) {
+            if let Some(busy) = self.busy.get_mut(usize::from(head)) {
+                *busy = false;
+            }
         }
-        self.has_completed = true;
+        let from = std::mem::replace(&mut self.used, self.next_used);
+        if self.split.wants_signal(from, self.used)? {
+            call.signal();
+        }
         Ok(())
     }
 
-    /// Whether the driver wants to hear of what was completed since the last call.
-    fn must_signal(&mut self) -> Result<bool, Fault> {
-        if !std::mem::take(&mut self.has_completed) {
-            return Ok(false);
-        }
-        let memory = self.map.memory();
-        if self.queue.event_idx_enabled() {
-            return self.queue.needs_notification(memory).map_err(access);
-        }
-        // The used ring is written before the driver's wish is read.
-        fence(SeqCst);
-        let flags: u16 =
-            memory.load(GuestAddress(self.queue.avail_ring()), Relaxed).map_err(access)?;
-        Ok(u32::from(u16::from_le(flags)) & VRING_AVAIL_F_NO_INTERRUPT == 0)
-    }
-
     /// Asks the driver for a signal; whether it has made requests available meanwhile.
-    fn wants_signal(&mut self) -> Result<bool, Fault> {
+    ///
+    /// # Errors
+    /// The ring cannot be written.
+    pub(crate) fn wants_signal(&mut self) -> Result<bool, Fault> {
         self.is_awake = false;
-        self.queue.enable_notification(self.map.memory()).map_err(access)
+        self.split.ask_signal(self.next_available)
     }
 }

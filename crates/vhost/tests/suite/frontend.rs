@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use ashlar_engine::net::{readable_until, receive_with_files, send_with_files};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::io::{pread, pwrite};
 use vm_memory::{Bytes, FileOffset, MmapRegion, VolatileMemory};
 
 pub(crate) const GET_FEATURES: u32 = 1;
@@ -59,6 +60,11 @@ pub(crate) const INDIRECT: u16 = 4;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Where the guest's memory begins in its file. What precedes it, and what follows it, is not the guest's.
+const FILE_AT: u64 = 4096;
+const FILE_BYTES: usize = MEMORY_BYTES + 2 * FILE_AT as usize;
+const CANARY: u8 = 0xc5;
+
 /// The memory of a guest, which outlives connections.
 pub(crate) struct Guest {
     mapping: MmapRegion<()>,
@@ -69,9 +75,21 @@ impl Guest {
     pub(crate) fn new() -> Arc<Self> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = memfd_create("guest", flags).unwrap();
-        ftruncate(&file, MEMORY_BYTES as u64).unwrap();
-        let copy = FileOffset::new(file.try_clone().unwrap().into(), 0);
+        ftruncate(&file, FILE_BYTES as u64).unwrap();
+        for at in [0, FILE_AT + MEMORY_BYTES as u64] {
+            pwrite(&file, &[CANARY; FILE_AT as usize], at).unwrap();
+        }
+        let copy = FileOffset::new(file.try_clone().unwrap().into(), FILE_AT);
         Arc::new(Self { mapping: MmapRegion::from_file(copy, MEMORY_BYTES).unwrap(), file })
+    }
+
+    /// Whether the bytes of its file that are not its memory are as they were.
+    pub(crate) fn is_alone(&self) -> bool {
+        [0, FILE_AT + MEMORY_BYTES as u64].into_iter().all(|at| {
+            let mut bytes = [0; FILE_AT as usize];
+            pread(&self.file, &mut bytes, at).unwrap();
+            bytes == [CANARY; FILE_AT as usize]
+        })
     }
 
     pub(crate) fn put(&self, at: u64, bytes: &[u8]) {
@@ -124,7 +142,7 @@ pub(crate) fn state(index: u16, number: u32) -> Vec<u8> {
 /// All of the guest's memory.
 pub(crate) fn table() -> Vec<u8> {
     let mut body = [1u32.to_ne_bytes(), [0; 4]].concat();
-    body.extend(numbers(&[0, MEMORY_BYTES as u64, USER, 0]));
+    body.extend(numbers(&[0, MEMORY_BYTES as u64, USER, FILE_AT]));
     body
 }
 

@@ -4,10 +4,13 @@ use std::io::Write;
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use ashlar_block::{ByteVolume, Gateway};
 
 use crate::frontend::*;
 use crate::requests::ALL;
-use crate::server::{Server, Slow};
+use crate::server::{Server, Slow, Spared};
 
 /// xorshift64*: the same in every run.
 struct Chance(u64);
@@ -257,13 +260,20 @@ fn random_ring(chance: &mut Chance, ring: &mut Ring, guest: &Guest) {
     }
 }
 
+/// As many in `make test`, and 10,000 in `make soak`.
+fn cases(few: u32) -> u32 {
+    if std::env::var_os("ASHLAR_SEEDS").is_some() { 10_000 } else { few }
+}
+
 #[test]
 fn random_rings_leave_the_device_working() {
-    let server = Server::of(Slow::new().volume());
+    // Writes name the first sectors, at most as much as a guest's memory, and the last one.
+    let disk = Spared::new(20_000..131_000);
+    let server = Server::of(Arc::new(ByteVolume::new(Gateway::new(Arc::clone(&disk) as _))));
     let guest = Guest::new();
     let mut chance = Chance(0x1234_5678_9abc_def1);
     let (mut ended, mut completed) = (0, 0);
-    for case in 0..1200 {
+    for case in 0..cases(1200) {
         guest.clear();
         let features = chance.one_of(&[ALL, 1 << 32, 1 << 32 | 1 << 28, 1 << 32 | 1 << 29]);
         let mut client = Client::connect(&server.path, &guest, features);
@@ -277,6 +287,8 @@ fn random_rings_leave_the_device_working() {
             Ok(_) => completed += 1,
             Err(_) => ended += 1,
         }
+        assert!(guest.is_alone(), "case {case}: bytes behind the guest's memory have changed");
+        assert_eq!(disk.touched.load(SeqCst), 0, "case {case}: sectors that no request names");
         if case % 100 == 0 {
             serves(&server, &guest);
         }
@@ -292,7 +304,7 @@ fn random_messages_leave_the_device_working() {
     let guest = Guest::new();
     let mut chance = Chance(0xfeed_5678_9abc_def1);
     let file = guest.file.try_clone().unwrap();
-    for case in 0..1500 {
+    for case in 0..cases(1500) {
         guest.clear();
         let mut client = Client::new(&server.path, &guest);
         let ring_addresses = numbers(&[0, USER, USER + 0x8000, USER + 0x4000, 0]);

@@ -1,5 +1,6 @@
 //! A device on a socket, over a RAM disk that can hold its I/O back.
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -94,6 +95,35 @@ impl BlockDevice for Cached {
 
     fn submit_bio(&self, bio: Bio) -> IoFuture<'_> {
         self.operations.lock().unwrap().push(bio.op);
+        self.ram.submit_bio(bio)
+    }
+}
+
+/// A RAM disk of which some sectors are written by nobody.
+pub(crate) struct Spared {
+    ram: RamDevice,
+    spared: Range<u64>,
+    /// Writes that touched them.
+    pub(crate) touched: AtomicUsize,
+}
+
+impl Spared {
+    pub(crate) fn new(spared: Range<u64>) -> Arc<Self> {
+        let ram = RamDevice::new("ram0", Sectors::from_bytes_floor(DISK_BYTES)).unwrap();
+        Arc::new(Self { ram, spared, touched: AtomicUsize::new(0) })
+    }
+}
+
+impl BlockDevice for Spared {
+    fn disk(&self) -> &Disk {
+        self.ram.disk()
+    }
+
+    fn submit_bio(&self, bio: Bio) -> IoFuture<'_> {
+        let end = bio.sector.0 + bio.len.0;
+        if bio.op == Op::Write && bio.sector.0 < self.spared.end && end > self.spared.start {
+            self.touched.fetch_add(1, SeqCst);
+        }
         self.ram.submit_bio(bio)
     }
 }
