@@ -26,6 +26,9 @@ pub mod nbd_handshake;
 pub mod nbd_transmission;
 pub mod partition_table;
 pub mod seeds;
+mod vhost_guest;
+pub mod vhost_message;
+pub mod vhost_ring;
 pub mod zfs_label;
 
 /// A fuzz target.
@@ -64,5 +67,7 @@ pub const TARGETS: &[Target] = &[
     target!(nbd_handshake, 100_000),
     target!(nbd_transmission, 100_000),
     target!(partition_table, 30_000),
+    target!(vhost_message, 5_000),
+    target!(vhost_ring, 5_000),
     target!(zfs_label, 5_000),
 ];

@@ -30,6 +30,12 @@ impl Memory {
         *self.data.lock().unwrap_or_else(PoisonError::into_inner) == bytes
     }
 
+    /// Where its bytes differ from these.
+    pub(crate) fn differing(&self, bytes: &[u8]) -> Vec<usize> {
+        let data = self.data.lock().unwrap_or_else(PoisonError::into_inner);
+        (0..).zip(data.iter().zip(bytes)).filter(|(_, (a, b))| a != b).map(|(at, _)| at).collect()
+    }
+
     fn serve(&self, bio: &Bio) {
         let mut data = self.data.lock().unwrap_or_else(PoisonError::into_inner);
         let at = usize::try_from(bio.sector.bytes()).unwrap_or(usize::MAX).min(data.len());

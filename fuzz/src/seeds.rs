@@ -548,3 +548,102 @@ fn gpt(block: usize, entries: &[(u64, u64)]) -> Vec<u8> {
     }
     parts
 }
+
+/// Rings of several sizes, with and without indirect tables, event indexes and an inflight region.
+pub fn vhost_ring() -> Vec<Vec<u8>> {
+    use crate::vhost_ring::{EVENT_IDX, INDIRECT, INFLIGHT, INFLIGHT_BYTES};
+    let choices =
+        [(0, 3), (EVENT_IDX, 4), (INDIRECT, 2), (INDIRECT | EVENT_IDX, 3), (0, 6), (EVENT_IDX, 5)];
+    let mut seeds = Vec::new();
+    for (flags, shift) in choices {
+        let memory = crate::vhost_guest::memory(0x1000, 1 << shift, flags & INDIRECT != 0);
+        seeds.push(join(&[&[flags, shift, 0, 0], &memory]));
+        // Version and size; the former process has taken the first request.
+        let mut region = vec![0; INFLIGHT_BYTES];
+        region[8..12].copy_from_slice(&join(&[&[1, 0], &(1_u16 << shift).to_le_bytes()]));
+        region[16] = 1;
+        seeds.push(join(&[&[flags | INFLIGHT, shift, 0, 0], &region, &memory]));
+    }
+    seeds
+}
+
+/// What libblkio's driver and user-mode Linux send (recorded), and QEMU.
+pub fn vhost_message() -> Vec<Vec<u8>> {
+    use crate::vhost_message::{EVENT, MEMORY, NOTHING, SOCKET};
+    let numbers = |numbers: &[u64]| -> Vec<u8> {
+        numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()
+    };
+    let state = |index: u32, number: u32| join(&[&index.to_ne_bytes(), &number.to_ne_bytes()]);
+    let piece = |what: u8, number: u32, flags: u32, body: &[u8]| {
+        let header = [number, flags, body.len() as u32].map(u32::to_ne_bytes).concat();
+        join(&[&[what, (header.len() + body.len()) as u8], &header, body])
+    };
+    // The ring is at the begin of the memory.
+    let [_, descriptors, used, _] = crate::vhost_guest::places(64);
+    let ring = |index: u32, user: u64| {
+        let places = [descriptors as u64, used as u64, 0].map(|at| user + at);
+        join(&[&state(index, 0), &numbers(&places), &numbers(&[0])])
+    };
+    let user = 0x7fc1_b166_b000_u64;
+    let config = join(&[&[0; 4], &60_u32.to_ne_bytes(), &[0; 64]]);
+    let mut driver = vec![
+        piece(NOTHING, 3, 1, &[]),
+        piece(NOTHING, 1, 1, &[]),
+        piece(NOTHING, 2, 1, &numbers(&[0x1_6000_7240])),
+        piece(NOTHING, 15, 1, &[]),
+        piece(NOTHING, 16, 1, &numbers(&[0x8209])),
+        piece(NOTHING, 17, 9, &[]),
+        piece(NOTHING, 36, 9, &[]),
+        piece(NOTHING, 24, 9, &config),
+        piece(MEMORY, 37, 9, &numbers(&[0, user, 0x7640, user, 0])),
+    ];
+    for index in 0..2 {
+        driver.extend([
+            piece(NOTHING, 8, 9, &state(index, 64)),
+            piece(NOTHING, 10, 9, &state(index, 0)),
+            piece(NOTHING, 9, 9, &ring(index, user)),
+            piece(EVENT, 12, 9, &numbers(&[index.into()])),
+            piece(EVENT, 13, 9, &numbers(&[index.into()])),
+            piece(NOTHING, 18, 9, &state(index, 1)),
+        ]);
+    }
+    driver.push(piece(NOTHING, 38, 9, &numbers(&[0, user, 0x7640, user, 0])));
+    // Of two regions one is used; sockets in the place of event descriptors.
+    let table = join(&[&[1, 0, 0, 0, 0, 0, 0, 0], &numbers(&[0, 0x1_0000, user, 0]), &[0; 32]]);
+    let kernel = [
+        piece(NOTHING, 3, 1, &[]),
+        piece(NOTHING, 1, 1, &[]),
+        piece(NOTHING, 15, 1, &[]),
+        piece(NOTHING, 16, 1, &numbers(&[0x0228])),
+        piece(SOCKET, 21, 9, &[]),
+        piece(NOTHING, 2, 9, &numbers(&[0x1_7000_7240])),
+        piece(MEMORY, 5, 9, &table),
+        piece(NOTHING, 8, 9, &state(0, 64)),
+        piece(NOTHING, 10, 9, &state(0, 0)),
+        piece(EVENT, 12, 9, &numbers(&[0])),
+        piece(SOCKET, 13, 9, &numbers(&[0])),
+        piece(NOTHING, 9, 9, &ring(0, user)),
+        piece(NOTHING, 18, 9, &state(0, 1)),
+    ];
+    let inflight = |size: u64| join(&[&numbers(&[size, 0]), &[1, 0, 64, 0, 0, 0, 0, 0]]);
+    let machine = [
+        piece(NOTHING, 3, 1, &[]),
+        piece(NOTHING, 1, 1, &[]),
+        piece(NOTHING, 16, 1, &numbers(&[0xb229])),
+        piece(NOTHING, 2, 1, &numbers(&[0x1_7000_7240])),
+        piece(NOTHING, 31, 1, &inflight(0)),
+        piece(MEMORY, 32, 9, &inflight(0x1000)),
+        piece(MEMORY, 5, 9, &join(&[&[1, 0, 0, 0, 0, 0, 0, 0], &numbers(&[0, 0x1_0000, user, 0])])),
+        piece(NOTHING, 8, 1, &state(0, 64)),
+        piece(NOTHING, 10, 1, &state(0, 0)),
+        piece(NOTHING, 9, 1, &ring(0, user)),
+        piece(EVENT, 12, 1, &numbers(&[0])),
+        piece(EVENT, 13, 1, &numbers(&[0])),
+        piece(EVENT, 14, 1, &numbers(&[0])),
+        piece(NOTHING, 18, 9, &state(0, 1)),
+        piece(NOTHING, 24, 1, &config),
+        piece(NOTHING, 11, 1, &state(0, 0)),
+        piece(NOTHING, 34, 9, &[]),
+    ];
+    vec![driver.concat(), kernel.concat(), machine.concat()]
+}

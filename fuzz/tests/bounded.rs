@@ -77,5 +77,7 @@ tests! {
     nbd_handshake
     nbd_transmission
     partition_table
+    vhost_message
+    vhost_ring
     zfs_label
 }
