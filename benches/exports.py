@@ -59,6 +59,14 @@ NBD_JOBS = [('4k', 'randread', 32), ('4k', 'randwrite', 32), ('128k', 'read', 8)
 CONNECTION_JOBS = [(*job, connections) for job in NBD_JOBS for connections in (1, 2, 4, 8)]
 
 
+def write_image(path):
+    """A disk whose blocks all exist."""
+    with open(path, 'wb') as f:
+        for _ in range(SIZE >> 20):
+            f.write(os.urandom(1 << 20))
+        os.fsync(f.fileno())
+
+
 def fill(path, name):
     """Writes everything once, so that no memory has to be found while it is measured."""
     subprocess.run(['fio', '--name=fill', '--ioengine=nbd', f'--uri=nbd+unix:///{name}?socket={path}', '--bs=1m',
@@ -141,10 +149,7 @@ def main():
     try:
         print(f'{platform.release()}, {os.cpu_count()} CPUs, {args.rounds} rounds of {args.seconds} s')
         if {'nbd-file', 'nbd-threads', 'connections', 'fuse'} & set(tables):
-            with open(image, 'wb') as f:
-                for _ in range(SIZE >> 20):
-                    f.write(os.urandom(1 << 20))
-                os.fsync(f.fileno())
+            write_image(image)
         for table, title, measure in [('nbd-ram', 'NBD, RAM', nbd_job), ('nbd-load', 'NBD, RAM, lean client', load_job)]:
             if table in tables:
                 rows += run(title, {

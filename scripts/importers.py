@@ -72,6 +72,24 @@ def connections(results):
     return {'connections': rows}
 
 
+def vhost(results):
+    """A row for each disk and server, a column for each kind of I/O."""
+    columns, rows = [], {}
+    for row in results:
+        job = tuple(row['job'])
+        if job not in columns:
+            columns.append(job)
+    for row in results:
+        where = 'RAM' if 'RAM' in row['title'] else 'file'
+        at = columns.index(tuple(row['job']))
+        middle, least, most = (round(row[key] / 1000, 1) for key in ('iops', 'least', 'most'))
+        rows.setdefault(f'{where}, {row["name"]}', [None] * len(columns))[at] = {
+            'value': middle, 'text': f'{middle:,.1f} ({least:,.1f} to {most:,.1f})'}
+        if row['name'] != 'ashlar':
+            rows.setdefault(f'{where}: times {row["name"]}', [None] * len(columns))[at] = ratio(row['ratio'])
+    return {'vhost': rows}
+
+
 def discards(results):
     by_step = {(row['configuration'], row['step']): row for row in results}
     rows = {}
@@ -306,8 +324,8 @@ def beside_md(results):
     return {'beside-md': rows}
 
 
-OF = {'exports': exports, 'connections': connections, 'threads': threads, 'discards': discards, 'lvm-snapshot': lvm_snapshot, 'btrfs-scrub': btrfs_scrub,
+OF = {'exports': exports, 'connections': connections, 'threads': threads, 'vhost': vhost, 'discards': discards, 'lvm-snapshot': lvm_snapshot, 'btrfs-scrub': btrfs_scrub,
       'btrfs-readahead': btrfs_readahead, 'zvol': zvol, 'zvol-clients': zvol_clients, 'barrier': barrier, 'reads': reads, 'nomerges': nomerges,
       'healing': healing, 'parity': parity, 'beside-md': beside_md, 'readers': readers}
 # The figures that have a row for each peer that was there.
-GROWING = ('exports', 'connections', 'zvol-clients')
+GROWING = ('exports', 'connections', 'vhost', 'zvol-clients')
