@@ -6,7 +6,7 @@ use ashlar_block::bio::Flags;
 use ashlar_block::buffer::{gather, scatter};
 use ashlar_block::byte_volume::OpenVolume;
 use ashlar_block::device::IoFuture;
-use ashlar_block::{Bio, BioResult, Sector, Segment, Segments, Status};
+use ashlar_block::{BioResult, Segment, Segments, Status};
 use futures_util::future::Either;
 use virtio_bindings::virtio_blk;
 
@@ -227,9 +227,8 @@ impl Request {
         if self.into_bytes == 0 {
             return IoFuture::ready(Ok(()));
         }
-        let bio = Bio::read(Sector::from_bytes_floor(offset), std::mem::take(&mut self.into));
         let flags = if self.lease.is_some() { Flags::GIVEN } else { Flags::empty() };
-        volume.gateway().submit(bio.with_flags(flags))
+        volume.read_with(offset, std::mem::take(&mut self.into), flags)
     }
 
     fn write<'v>(&mut self, volume: &'v OpenVolume, terms: &Terms) -> IoFuture<'v> {
