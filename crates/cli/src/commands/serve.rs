@@ -268,7 +268,7 @@ mod tests {
             ("control_group = -1\n", "1:17: the name or the number of a group"),
             ("nbd_mode = 660\n", "1:12: invalid type: integer `660`, expected a string"),
             ("metrics = \"tcp:\"\n", "1:11: `tcp:` is neither tcp:PORT nor tcp:ADDRESS:PORT"),
-            ("tls = \"maybe\"\n", "1:7: `maybe` is neither off nor on nor require"),
+            ("tls = \"maybe\"\n", "1:7: `maybe` is not off, on or require"),
             ("nbd_memory = \"much\"\n", "1:14: `much` is not a number of bytes"),
             ("[set]\nx = [1]\n", "2:5: a string, an integer or a boolean"),
             ("# \u{e9}\u{e9}\n\u{e9} = 1", "2:1: "),

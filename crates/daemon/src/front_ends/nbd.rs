@@ -71,7 +71,7 @@ options! {
         #[arg(long, value_name = "SIZE", value_parser = memory, help_heading = "Clients", hide_short_help = true)]
         pub nbd_memory: Option<Bytes>,
 
-        /// TLS of NBD clients: off, on for those that ask for it, or require: clients without it learn nothing
+        /// TLS of NBD clients: off, on for those that ask for it, or require: clients without it get no answer
         /// [default: off]
         #[arg(long, value_name = "WHEN", help_heading = "Clients", hide_short_help = true)]
         #[serde(deserialize_with = "some_parsed")]
@@ -106,7 +106,7 @@ pub enum TlsUse {
 
 /// The text names none.
 #[derive(Debug, thiserror::Error)]
-#[error("`{0}` is neither off nor on nor require")]
+#[error("`{0}` is not off, on or require")]
 pub struct BadTlsUse(String);
 
 impl FromStr for TlsUse {

@@ -63,7 +63,7 @@ pub enum TlsError {
     #[error("{0}: it has neither server-cert.pem nor keys.psk")]
     Empty(PathBuf),
     /// Keys prove who a client is already.
-    #[error("clients have keys, which prove who they are: there are no certificates to verify")]
+    #[error("clients have keys, which prove who they are: there is no certificate to verify")]
     NothingToVerify,
     /// The user is missing, or unknown.
     #[error("{path}: {why}")]
@@ -81,7 +81,7 @@ pub enum TlsError {
 /// Where a server's credentials are.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Credentials {
-    /// In a directory: certificates, or else `keys.psk`.
+    /// In a directory: certificates, or `keys.psk` if it has no server-cert.pem.
     Directory(PathBuf),
     /// In a file of keys.
     Keys(PathBuf),
@@ -197,7 +197,7 @@ impl ClientTls {
     /// A new session's client side.
     ///
     /// # Errors
-    /// The library failed, or refuses the server's name.
+    /// The library failed, or the server's name is not one.
     pub fn session(&self) -> Result<Ssl, ErrorStack> {
         let mut ssl = Ssl::new(&self.context)?;
         ssl.set_connect_state();
