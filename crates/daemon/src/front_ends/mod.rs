@@ -15,6 +15,7 @@ pub(crate) mod ublk;
 pub(crate) mod vhost_user;
 
 use std::collections::BTreeSet;
+use std::io;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
@@ -22,16 +23,16 @@ use ashlar_block::sync::lock;
 use ashlar_block::{ByteVolume, LocalFuture};
 use ashlar_client::interface::Sample;
 use ashlar_client::interface::front_ends::{PlaceStatus, VolumeClients};
-use ashlar_engine::Engine;
 use ashlar_engine::socket_file::SocketFile;
+use ashlar_engine::{Engine, ReceiveError, Receiver};
 use ashlar_stack::canary::{Rule, broken};
 use ashlar_stack::changes::{Change, Changes};
 use ashlar_stack::devices::{Device, Devices, Role};
 use ashlar_view::attributes::Attributes;
 
 use crate::cleanup_helper::{CleanupHelper, CleanupTasks};
-use crate::ending::Ending;
-use crate::error;
+use crate::ending::{Ending, Obstacle};
+use crate::error::{self, FAILURE, PANICKED};
 
 /// The parts of a daemon that front ends use.
 pub(crate) struct Parts<'a> {
@@ -146,6 +147,35 @@ pub(crate) trait FrontEnd: Send + Sync {
 
     /// Ends it, once its clients have disconnected or the shutdown is forced.
     fn drain<'a>(&'a self, ending: &'a Ending) -> LocalFuture<'a, ()>;
+}
+
+/// A server on another thread: ends with its result.
+pub(crate) type Server = Receiver<io::Result<()>>;
+
+/// Waits until servers have ended, each with its address; `kind` is theirs in the log, and `clients` says for whom the daemon waits.
+pub(crate) async fn served(
+    kind: &'static str,
+    servers: Vec<(String, Server)>,
+    clients: String,
+    ending: &Ending,
+) {
+    if !servers.is_empty() {
+        ending.wait_for(Obstacle::Clients(Arc::new(move || clients.clone())));
+    }
+    for (address, server) in servers {
+        match server.await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::error!(address, %error, "{kind} server failed");
+                ending.fail(FAILURE);
+            }
+            Err(ReceiveError) => {
+                tracing::error!(address, "{kind} server panicked");
+                ending.fail(PANICKED);
+            }
+        }
+    }
+    ending.wait_for(Obstacle::Nothing);
 }
 
 /// All front ends of a daemon.

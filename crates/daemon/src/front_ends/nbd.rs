@@ -19,7 +19,7 @@ use ashlar_disks::options::{Bytes, Listen, Mode, OptionValue, some_parsed};
 use ashlar_dm::snapshot::Changes;
 use ashlar_engine::net::BoundSocket;
 use ashlar_engine::socket_file::SocketFile;
-use ashlar_engine::{Engine, ReceiveError, Receiver, activation};
+use ashlar_engine::{Engine, activation};
 use ashlar_export::nbd::budget::{Budget, MIN_BUDGET_BYTES};
 use ashlar_export::nbd::clients::Origin;
 use ashlar_export::nbd::context::{CHANGED_CONTEXT, ChangeMap, ChangeMaps};
@@ -31,9 +31,9 @@ use ashlar_stack::devices::{Device, Devices};
 use ashlar_stack::snapshots::Snapshots;
 use futures_util::future::{Either, select};
 
-use super::{FrontEnd, FrontEndOptions, Parts, Place};
-use crate::ending::{Ending, Obstacle};
-use crate::error::{Error, FAILURE, PANICKED, Result};
+use super::{FrontEnd, FrontEndOptions, Parts, Place, Server, served};
+use crate::ending::Ending;
+use crate::error::{Error, Result};
 use crate::options::options;
 
 /// The least memory for the requests of all clients, bytes.
@@ -236,9 +236,6 @@ fn enough(bytes: Bytes) -> std::result::Result<Bytes, String> {
     is_enough.then_some(bytes).ok_or_else(|| format!("at least {least}M are needed"))
 }
 
-/// A server on another thread: ends with its result.
-type Server = Receiver<io::Result<()>>;
-
 /// An exported volume.
 struct ExportedVolume {
     name: String,
@@ -307,32 +304,6 @@ struct Nbd {
     servers: Mutex<Vec<(Listen, Server)>>,
 }
 
-impl Nbd {
-    /// Waits until the servers have ended.
-    async fn served(servers: Vec<(Listen, Server)>, ending: &Ending) {
-        let addresses: Vec<String> =
-            servers.iter().map(|(address, _)| address.to_string()).collect();
-        if !servers.is_empty() {
-            let clients = format!("NBD clients at {}", addresses.join(", "));
-            ending.wait_for(Obstacle::Clients(Arc::new(move || clients.clone())));
-        }
-        for (address, server) in servers {
-            match server.await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => {
-                    tracing::error!(%address, %error, "NBD server failed");
-                    ending.fail(FAILURE);
-                }
-                Err(ReceiveError) => {
-                    tracing::error!(%address, "NBD server panicked");
-                    ending.fail(PANICKED);
-                }
-            }
-        }
-        ending.wait_for(Obstacle::Nothing);
-    }
-}
-
 impl FrontEnd for Nbd {
     fn offer(&self, device: &Device) -> std::result::Result<(), String> {
         let (name, volume) = (device.export_name(), &device.bytes);
@@ -392,8 +363,12 @@ impl FrontEnd for Nbd {
 
     fn drain<'a>(&'a self, ending: &'a Ending) -> LocalFuture<'a, ()> {
         let servers = std::mem::take(&mut *lock(&self.servers));
+        let servers: Vec<(String, Server)> =
+            servers.into_iter().map(|(address, server)| (address.to_string(), server)).collect();
+        let addresses: Vec<&str> = servers.iter().map(|(address, _)| &**address).collect();
+        let clients = format!("NBD clients at {}", addresses.join(", "));
         Box::pin(async move {
-            let served = pin!(Self::served(servers, ending));
+            let served = pin!(served("NBD", servers, clients, ending));
             if let Either::Right(_) = select(served, ending.forced()).await {
                 match self.exports.clients() {
                     // The servers only had to learn of the shutdown.

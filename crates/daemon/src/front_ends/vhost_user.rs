@@ -16,17 +16,17 @@ use ashlar_block::{ByteVolume, LocalFuture};
 use ashlar_client::interface::front_ends::{PlaceStatus, VhostUserClient, VolumeClients};
 use ashlar_client::stop::Stop;
 use ashlar_disks::options::{Mode, some_parsed};
+use ashlar_engine::Handle;
 use ashlar_engine::net::BoundSocket;
 use ashlar_engine::socket_file::SocketFile;
-use ashlar_engine::{Handle, ReceiveError, Receiver};
 use ashlar_stack::devices::Device;
 use ashlar_vhost::{Config, Export, listen};
 use futures_util::future::{Either, select};
 
-use super::{FrontEnd, FrontEndOptions, Parts, Place};
+use super::{FrontEnd, FrontEndOptions, Parts, Place, Server, served};
 use crate::cleanup_helper::{CleanupHelper, CleanupTasks};
-use crate::ending::{Ending, Obstacle};
-use crate::error::{Error, FAILURE, PANICKED, Result};
+use crate::ending::Ending;
+use crate::error::{Error, Result};
 use crate::options::options;
 
 mod pattern;
@@ -184,9 +184,6 @@ impl Place for WaitingVhostUser {
     }
 }
 
-/// A socket that is served on another thread: ends with its result.
-type Server = Receiver<io::Result<()>>;
-
 /// A volume that is served.
 struct Served {
     path: PathBuf,
@@ -204,7 +201,7 @@ struct State {
     /// By the names of devices.
     served: HashMap<String, Served>,
     /// All, also those whose volume was withdrawn: machines may still use it.
-    servers: Vec<(PathBuf, Server)>,
+    servers: Vec<(String, Server)>,
     /// The thread of the next server.
     next: usize,
 }
@@ -216,31 +213,6 @@ struct VhostUser {
     threads: Arc<[Handle]>,
     draining: Stop,
     state: Mutex<State>,
-}
-
-impl VhostUser {
-    /// Waits until the servers have ended.
-    async fn served(servers: Vec<(PathBuf, Server)>, ending: &Ending) {
-        if !servers.is_empty() {
-            ending
-                .wait_for(Obstacle::Clients(Arc::new(|| "virtual machines' requests".to_owned())));
-        }
-        for (path, server) in servers {
-            let path = path.display();
-            match server.await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => {
-                    tracing::error!(%path, %error, "vhost-user server failed");
-                    ending.fail(FAILURE);
-                }
-                Err(ReceiveError) => {
-                    tracing::error!(%path, "vhost-user server panicked");
-                    ending.fail(PANICKED);
-                }
-            }
-        }
-        ending.wait_for(Obstacle::Nothing);
-    }
 }
 
 impl FrontEnd for VhostUser {
@@ -275,7 +247,7 @@ impl FrontEnd for VhostUser {
                 (self.config.clone(), closed.clone(), self.draining.clone());
             thread.spawn_on(move || listen(bound.into(), export, threads, config, closed, stop))
         };
-        state.servers.push((path.clone(), server));
+        state.servers.push((path.display().to_string(), server));
         state.served.insert(device.name.clone(), Served { path, file, export, closed });
         Ok(())
     }
@@ -312,7 +284,8 @@ impl FrontEnd for VhostUser {
         let servers = std::mem::take(&mut state.servers);
         drop(state);
         Box::pin(async move {
-            let served = pin!(Self::served(servers, ending));
+            let machines = "virtual machines' requests".to_owned();
+            let served = pin!(served("vhost-user", servers, machines, ending));
             if let Either::Right(_) = select(served, ending.forced()).await {
                 let state = lock(&self.state);
                 let machines: usize =
