@@ -151,7 +151,7 @@ options! {
         /// or T, riops and wiops requests, max for no limit; after a pause as much passes at once as the limits allow in
         /// burst_ms milliseconds [default: 100]. A star in the name of the volume stands for any characters; of several
         /// limits the last counts (may be repeated). `ashlar set` changes them: sys/block/NAME/queue/io_max
-        #[arg(long, value_name = "VOLUME:LIMITS", help_heading = "I/O")]
+        #[arg(long, value_name = "VOLUME:LIMITS", help_heading = "I/O", hide_short_help = true)]
         #[serde(deserialize_with = "options::limits")]
         pub limit: Vec<VolumeLimit>,
 
