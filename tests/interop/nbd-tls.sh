@@ -109,7 +109,7 @@ serve() {
 	[ "$port" ] || fail "no port"
 }
 stop_here() {
-	[ -z "$here_pid" ] || { kill -TERM "$here_pid" 2>/dev/null; wait "$here_pid" 2>/dev/null || true; }
+	[ -z "$here_pid" ] || { kill -TERM "$here_pid" 2>/dev/null || true; wait "$here_pid" 2>/dev/null || true; }
 	here_pid=''
 	rm -f "$W/control" "$W/nbd"
 }
@@ -122,7 +122,7 @@ there() {
 	until_it "$there_pid" test -S "$W/far" || fail "no server: $*"
 }
 stop_there() {
-	[ -z "$there_pid" ] || { kill -KILL "$there_pid" 2>/dev/null; wait "$there_pid" 2>/dev/null || true; }
+	[ -z "$there_pid" ] || { kill -KILL "$there_pid" 2>/dev/null || true; wait "$there_pid" 2>/dev/null || true; }
 	there_pid=''
 }
 nbdkit_there() { there nbdkit -f -U "$W/far" "$@"; }

@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(check("crates/block/src/bio.rs", "unsafe impl Send for A {}"), 1);
         assert_eq!(check("crates/block/src/buffer.rs", "unsafe impl Send for A {}"), 0);
         assert_eq!(check("crates/engine/src/uring/ring.rs", "unsafe { g() }"), 0);
-        assert_eq!(check("crates/export/src/ublk/ring.rs", "unsafe { g() }"), 0);
+        assert_eq!(check("crates/ublk/src/queue.rs", "unsafe { g() }"), 0);
         assert_eq!(check("crates/export/src/nbd.rs", "unsafe { g() }"), 1);
         assert_eq!(check("crates/md/src/a.rs", "// unsafe\nlet unsafe_word = \"unsafe\";"), 0);
     }
