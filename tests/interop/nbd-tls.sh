@@ -73,8 +73,8 @@ authority other
 # Only the CA: a client that has no certificate.
 mkdir "$W/ca" "$W/expired" "$W/foreign" "$W/psk" "$W/psk-wrong" "$W/revoked" "$W/named"
 cp "$W/pki/ca-cert.pem" "$W/ca/"
-# A server whose certificate has expired: made and signed by the CA for no time at all.
-certificate pki server-old 0 $'subjectAltName=DNS:localhost,IP:127.0.0.1\nextendedKeyUsage=serverAuth'
+# A server whose certificate has expired: it ended a day before it began.
+certificate pki server-old -1 $'subjectAltName=DNS:localhost,IP:127.0.0.1\nextendedKeyUsage=serverAuth'
 cp "$W/pki/ca-cert.pem" "$W/expired/"
 for kind in cert key; do mv "$W/pki/server-old-$kind.pem" "$W/expired/server-$kind.pem"; done
 # A server of another name.
