@@ -91,10 +91,17 @@ impl Server {
         let making = Arc::clone(&control);
         let made = on_pool(move || make(&making, wanted, &parameters)).await?;
         let Made { info, file, is_taken_over } = made;
-        let mut queues = Vec::new();
-        for queue in 0..info.queues {
+        let files = (0..info.queues).map(|_| file.try_clone()).collect::<io::Result<Vec<_>>>();
+        // The driver removes a device once all its files are closed.
+        drop(file);
+        let mut server = Self { control, device: info.device, queues: Vec::new() };
+        let files = match files {
+            Ok(files) => files,
+            Err(error) => return server.leave(is_taken_over, error).await,
+        };
+        for (queue, file) in (0..).zip(files) {
             let setup = Setup {
-                file: file.try_clone()?,
+                file,
                 queue,
                 depth: info.depth,
                 max_io_bytes: info.max_io_bytes,
@@ -102,9 +109,8 @@ impl Server {
                 abandoned: Arc::clone(abandoned),
             };
             let thread = &threads[usize::from(queue) % threads.len()];
-            queues.push(thread.spawn_on(move || queue::serve(setup)));
+            server.queues.push(thread.spawn_on(move || queue::serve(setup)));
         }
-        let server = Self { control, device: info.device, queues };
         let (control, device) = (Arc::clone(&server.control), info.device);
         // It ends when every queue has fetched.
         let started = on_pool(move || {
@@ -113,12 +119,18 @@ impl Server {
         });
         match started.await {
             Ok(()) => Ok(server),
-            Err(error) => {
-                // Why a queue does not fetch says more.
-                server.stop().await?;
-                Err(error)
-            }
+            Err(error) => server.leave(is_taken_over, error).await,
         }
+    }
+
+    /// Ends a start that has failed with `why`. A new device is removed. One that was taken over may be mounted, with I/O that waits: it
+    /// stays for the next server.
+    async fn leave(self, is_taken_over: bool, why: io::Error) -> io::Result<Self> {
+        if !is_taken_over {
+            // Why a queue does not fetch says more.
+            self.stop().await?;
+        }
+        Err(why)
     }
 
     /// The path of the block device.
