@@ -43,6 +43,8 @@ pub struct PlannedDevice {
     pub name: String,
     /// The logical volume, for a volume that users see; `None` for components.
     pub volume: Option<String>,
+    /// The UUID of that volume.
+    pub uuid: Option<Uuid>,
     /// Its size.
     pub size: Sectors,
     /// Whether it is read-only.

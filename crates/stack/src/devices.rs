@@ -24,8 +24,10 @@ use crate::names::{ArrayName, partition_suffix, unique_name};
 use crate::partitions::Entry;
 
 mod claim;
+mod limits;
 
 pub use claim::Claim;
+use limits::Limits;
 
 /// What a device is, with what makes it.
 #[derive(Clone)]
@@ -135,6 +137,9 @@ pub struct Device {
     pub role: Role,
     /// The names of the devices it is made of.
     pub below: Vec<String>,
+    /// What distinguishes its data from those of all other devices, whatever their names are: `md-` or `lvm-` and a UUID, `zvol-` and
+    /// a number. `None` for disks and partitions, and for components of others.
+    pub id: Option<String>,
     /// Its bytes, for exports: all of them must share this.
     pub bytes: Arc<ByteVolume>,
 }
@@ -183,23 +188,6 @@ pub struct Devices {
     limits: OnceLock<Limits>,
 }
 
-/// The rate limits that the user gave to volumes by their names.
-struct Limits {
-    limits: Vec<VolumeLimit>,
-    runtime: Arc<dyn Runtime>,
-}
-
-impl Limits {
-    /// Sets those of a device.
-    fn set(&self, device: &Device) {
-        for limit in &self.limits {
-            if device.is_named(|name| limit.is_for(name)) {
-                device.bytes.limiter().set(limit.change(), &self.runtime);
-            }
-        }
-    }
-}
-
 impl Devices {
     /// Whether the device of this name is one of the user's disks, or a partition of one.
     pub(crate) fn is_users(&self, name: &str) -> bool {
@@ -230,13 +218,20 @@ impl Devices {
                 kind: Kind::Partition(entry),
                 role: Role::Volume,
                 below: vec![lower.name.clone()],
+                id: None,
                 bytes,
             }
         })
     }
 
     /// Adds a running array, made of the devices with these paths.
-    pub(crate) fn add_array(&self, name: &ArrayName, bytes: &Arc<ByteVolume>, members: &[String]) {
+    pub(crate) fn add_array(
+        &self,
+        name: &ArrayName,
+        uuid: Uuid,
+        bytes: &Arc<ByteVolume>,
+        members: &[String],
+    ) {
         self.add(|table| {
             let member = |device: &&Device| members.contains(&device.path);
             let below = table.iter().filter(member).map(|device| device.name.clone()).collect();
@@ -247,6 +242,7 @@ impl Devices {
                 kind: Kind::Array,
                 role: Role::Volume,
                 below,
+                id: Some(format!("md-{uuid}")),
                 bytes: Arc::clone(bytes),
             }
         });
@@ -259,6 +255,7 @@ impl Devices {
         links: Vec<String>,
         role: Role,
         below: Vec<String>,
+        uuid: Option<ashlar_lvm::uuid::Uuid>,
         mapped: Arc<ashlar_dm::Device>,
     ) {
         let gateway = Gateway::new(Arc::clone(&mapped) as _);
@@ -271,6 +268,7 @@ impl Devices {
                 kind: Kind::Logical(mapped),
                 role,
                 below,
+                id: uuid.map(|uuid| format!("lvm-{uuid}")),
                 bytes: Arc::new(ByteVolume::new(gateway)),
             }
         });
@@ -338,6 +336,7 @@ impl Devices {
                 kind: Kind::Zvol(Arc::clone(zvol)),
                 role: Role::Volume,
                 below: below.to_vec(),
+                id: Some(format!("zvol-{:x}", zvol.guid())),
                 bytes: Arc::new(ByteVolume::new(gateway)),
             }
         });
@@ -520,6 +519,7 @@ fn disk(table: &[Device], path: &str, gateway: Gateway, role: Role) -> Device {
         kind: Kind::Disk,
         role,
         below: Vec::new(),
+        id: None,
         bytes: Arc::new(ByteVolume::new(gateway)),
     }
 }

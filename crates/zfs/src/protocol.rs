@@ -481,6 +481,8 @@ pub struct OpenedVolume {
     pub volblocksize_bytes: u32,
     /// It cannot be written.
     pub read_only: bool,
+    /// What distinguishes its dataset from all others, whatever its name is.
+    pub guid: u64,
 }
 
 /// The operations of a [`Submission`].

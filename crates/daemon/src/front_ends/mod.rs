@@ -337,6 +337,7 @@ mod tests {
             kind: Kind::Disk,
             role: Role::Volume,
             below: Vec::new(),
+            id: None,
             bytes: Arc::new(ByteVolume::new(disk.gateway())),
         }
     }

@@ -129,6 +129,7 @@ impl<'a> Planner<'a> {
         self.plan.devices.push(PlannedDevice {
             name: name.to_owned(),
             volume: self.is_seen(lv).then(|| lv.name.clone()),
+            uuid: self.is_seen(lv).then_some(lv.id),
             size: self.group.size(lv),
             read_only: self.is_read_only(lv),
             made_of,
@@ -148,6 +149,7 @@ impl<'a> Planner<'a> {
             planner.plan.devices.push(PlannedDevice {
                 name,
                 volume: None,
+                uuid: None,
                 size,
                 read_only,
                 made_of,
@@ -409,6 +411,7 @@ impl<'a> Planner<'a> {
         self.plan.devices.push(PlannedDevice {
             name: name.clone(),
             volume: None,
+            uuid: None,
             size,
             read_only: self.options.read_only,
             made_of: DeviceSource::Table(vec![line]),

@@ -190,7 +190,7 @@ impl Builder {
         let array = Array::start(plan, &name.device(), Arc::clone(&self.runtime));
         let bytes = Arc::new(ByteVolume::new(Gateway::new(Arc::clone(&array) as _)));
         bytes.gateway().disk().set_number(DeviceNumber::md(name.number));
-        self.devices.add_array(&name, &bytes, members);
+        self.devices.add_array(&name, uuid, &bytes, members);
         let view = ArrayView::new(array, Arc::clone(&self.devices)).await;
         let volume = Volume { name, view, bytes };
         self.arrays.start(uuid, volume.clone());

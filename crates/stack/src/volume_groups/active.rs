@@ -155,8 +155,8 @@ impl Active {
             disk.set_read_only(true);
         }
         let role = if planned.volume.is_some() { Role::Volume } else { COMPONENT };
-        let (links, mapped) = (links(&planned, group), made.mapped);
-        site.devices.add_logical(&device, links, role, lower, Arc::clone(&mapped));
+        let (links, uuid, mapped) = (links(&planned, group), planned.uuid, made.mapped);
+        site.devices.add_logical(&device, links, role, lower, uuid, Arc::clone(&mapped));
         let names = vec![device.clone()];
         self.devices.push(LiveDevice { planned, mapped: Some(mapped), names, is_told: false });
         Ok(Some(NewDevice { device, notes: made.notes }))

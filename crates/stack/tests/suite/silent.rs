@@ -76,6 +76,7 @@ fn the_registry_tells_when_a_device_fails_and_when_it_answers_again() {
                 kind: Kind::Disk,
                 role: Role::Former,
                 below: Vec::new(),
+                id: None,
                 bytes: Arc::new(ByteVolume::new(disk.clone())),
             });
             let (_, mut known) = devices.changes_since(0);

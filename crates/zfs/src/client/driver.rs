@@ -103,6 +103,7 @@ mod tests {
             volsize_bytes: 1 << 30,
             volblocksize_bytes: 16 << 10,
             read_only: false,
+            guid: 7,
         };
         let limits = limits(&opened, 16384);
         assert_eq!(

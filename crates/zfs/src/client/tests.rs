@@ -176,6 +176,7 @@ fn zvol(worker: &Arc<Worker>, number: u32) -> Arc<Zvol> {
         volsize_bytes: VOLUME_BYTES as u64,
         volblocksize_bytes: 16 << 10,
         read_only: false,
+        guid: 7,
     };
     let (worker, parameters) = (Arc::clone(worker), Parameters::default());
     Arc::new(Zvol::new(worker, "tank/vol", opened, false, ("zd0", 0), &parameters))

@@ -26,6 +26,7 @@ const DEFAULT_QUEUE_DEPTH: u64 = 128;
 pub struct Zvol {
     dataset: RwLock<String>,
     volblocksize_bytes: u32,
+    guid: u64,
     /// Whether it is opened read-only, whatever its properties say.
     is_for_reading: bool,
     queue: Queue<ZvolDriver>,
@@ -56,6 +57,7 @@ impl Zvol {
         let this = Self {
             dataset: RwLock::new(dataset.to_owned()),
             volblocksize_bytes: opened.volblocksize_bytes,
+            guid: opened.guid,
             is_for_reading,
             queue: Queue::new(disk, driver),
             use_blk_mq: AtomicBool::new(false),
@@ -76,6 +78,11 @@ impl Zvol {
     /// Changes the name of its dataset.
     pub(super) fn rename(&self, dataset: &str) {
         dataset.clone_into(&mut self.dataset.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// What distinguishes its dataset from all others, whatever its name is.
+    pub fn guid(&self) -> u64 {
+        self.guid
     }
 
     /// Its block size.

@@ -72,6 +72,7 @@ symbols! {
         dmu_objset_disown: fn(RawObjset, Boolean, Tag);
         dmu_objset_evict_dbufs: fn(RawObjset);
         dmu_objset_is_snapshot: fn(RawObjset) -> c_int;
+        dmu_objset_fsid_guid: fn(RawObjset) -> u64;
         dmu_objset_pool: fn(RawObjset) -> *mut c_void;
         dmu_objset_spa: fn(RawObjset) -> *mut c_void;
         dmu_objset_syncprop: fn(RawObjset) -> c_int;
@@ -279,6 +280,12 @@ impl Objset {
     /// `volblocksize`
     pub(crate) fn block_bytes(&self) -> u32 {
         self.block_bytes
+    }
+
+    /// What distinguishes the dataset from all others of its pool, whatever its name is: 56 random bits from its creation.
+    pub(crate) fn fsid_guid(&self) -> u64 {
+        // SAFETY: the objset is owned; the function reads its dataset.
+        unsafe { (self.api.dmu.dmu_objset_fsid_guid)(self.raw()) }
     }
 
     /// `volsize`, as stored in the objset.

@@ -220,6 +220,7 @@ fn opened(number: u32, volume: &Volume) -> OpenedVolume {
         volsize_bytes: volume.volsize_bytes(),
         volblocksize_bytes: volume.volblocksize_bytes(),
         read_only: volume.is_read_only(),
+        guid: volume.guid(),
     }
 }
 

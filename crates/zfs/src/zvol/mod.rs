@@ -226,6 +226,11 @@ impl Volume {
         self.live().as_ref().map_or(0, |live| live.objset.block_bytes())
     }
 
+    /// What distinguishes its dataset from all others of its pool; 0 if it is closed.
+    pub fn guid(&self) -> u64 {
+        self.live().as_ref().map_or(0, |live| live.objset.fsid_guid())
+    }
+
     /// Whether it is not writable.
     pub fn is_read_only(&self) -> bool {
         self.live().as_ref().is_none_or(|live| live.log.is_none())
