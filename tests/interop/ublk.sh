@@ -4,6 +4,9 @@
 #   serve    a logical volume is /dev/ublkbN: an ext4 on it, fio verifies, discards and flushes arrive, a read-only volume is one; the
 #            daemon waits for the end of the mount before it stops
 #   kill     fio writes and verifies while the daemon is killed (SIGKILL) and started again KILLS times: no request fails
+#   data     a device that waits is taken over by the same data alone: not by other disks with a volume of the same name, nor by a volume that
+#            is read-only now; a volume that was renamed keeps it
+#   user     an ordinary user has a device
 #
 # usage: ublk.sh           environment: KILLS=N (default 20), ASHLAR=FILE
 # Debian packages: scripts/setup test. Works as root (virtiofsd).
@@ -36,7 +39,7 @@ if [ "${1:-}" = guest ]; then
 	serve
 	disk=$("$ashlar" status --control control | sed -n 's/^vg.data is //p')
 	[ "$disk" = /dev/ublkb0 ]
-	"$ashlar" status --json --control control | grep -q '"sandbox": *"off: the files of ublk'
+	"$ashlar" status --json --control control | grep -q '"sandbox": *"on"'
 	[ "$(blockdev --getsize64 $disk)" = $((96 << 20)) ]
 	grep -q 'write back' /sys/block/ublkb0/queue/write_cache
 	mkfs.ext4 -q $disk
@@ -88,7 +91,7 @@ if [ "${1:-}" = guest ]; then
 	done
 	: >stop
 	wait $writer
-	! dmesg | grep -iE 'I/O error|buffer i/o'
+	if dmesg | grep -iE 'I/O error|buffer i/o'; then fail "a request has failed"; fi
 	[ "$(find /sys/block -name 'ublkb*' | wc -l)" = 1 ]
 	mkfs.ext4 -q /dev/ublkb0
 	mount /dev/ublkb0 /mnt
@@ -107,6 +110,78 @@ if [ "${1:-}" = guest ]; then
 	wait $server
 	[ ! -e /sys/block/ublkb0 ]
 	echo "kill: $kills daemons killed, at least $(<count) jobs verified"
+
+	dies() {
+		kill -KILL $server
+		{ wait $server; } 2>/dev/null || true
+	}
+	device_of() { "$ashlar" status --control control | sed -n "s/^$1 is //p"; }
+	ashlar_lvm() { "$ashlar" lvm "$@" >/dev/null; }
+	truncate -s 96M other.img
+	ashlar_lvm vgcreate --devices other.img vg other.img
+	ashlar_lvm lvcreate --devices other.img -L 48M -n data vg
+	serve
+	mount /dev/ublkb0 /mnt
+	cp /usr/share/common-licenses/GPL-2 /mnt/file
+	dies
+	# These writes must not reach the other disk.
+	sync &
+	syncing=$!
+	: >log
+	"$ashlar" serve other.img --ublk --control control >log 2>&1 &
+	server=$!
+	until_it $server grep -q 'is a block device' log
+	[ "$(device_of vg.data)" = /dev/ublkb1 ]
+	sleep 1
+	kill -TERM $server
+	wait $server
+	if grep -qa 'GNU GENERAL PUBLIC' other.img; then fail "the writes of one disk have reached the other"; fi
+	# A mount that could write needs a volume that can be written.
+	: >log
+	"$ashlar" serve d0.img d1.img --ublk --read-only --control control >log 2>&1 &
+	server=$!
+	until_it $server grep -q 'cannot make a block device.*ublkb0 is in use.*read-only now' log
+	kill -TERM $server
+	wait $server
+	ashlar_lvm vgrename --devices d0.img,d1.img vg group
+	serve
+	[ "$(device_of group.data)" = /dev/ublkb0 ]
+	wait $syncing
+	cmp /mnt/file /usr/share/common-licenses/GPL-2
+	umount /mnt
+	dies
+	# Nobody has it open: a read-only one takes its place.
+	serve --read-only
+	[ "$(blockdev --getro "$(device_of group.data)")" = 1 ]
+	[ "$(find /sys/block -name 'ublkb*' | wc -l)" = 1 ]
+	mount -o ro,noload "$(device_of group.data)" /mnt
+	cmp /mnt/file /usr/share/common-licenses/GPL-2
+	umount /mnt
+	kill -TERM $server
+	wait $server
+	echo "data: taken over by the same data alone, under another name too"
+
+	# What udev would do.
+	chmod 666 /dev/ublk-control
+	(until [ -c /dev/ublkc0 ]; do sleep 0.05; done; chown nobody /dev/ublkc0; until [ -b /dev/ublkb0 ]; do sleep 0.05; done; chown nobody /dev/ublkb0) &
+	mkdir user
+	truncate -s 64M user/disk.img
+	chown -R nobody user
+	: >log
+	setpriv --reuid nobody --clear-groups "$ashlar" serve user/disk.img --ublk --control user/control >log 2>&1 &
+	server=$!
+	until_it $server grep -q 'is a block device' log
+	setpriv --reuid nobody --clear-groups dd if=/dev/urandom of=user/data bs=1M count=4 2>/dev/null
+	until [ "$(stat -c %U /dev/ublkb0)" = nobody ]; do sleep 0.05; done
+	# The driver keeps other users from a trap, whatever the permissions say.
+	chmod 666 /dev/ublkb0
+	if setpriv --reuid daemon --clear-groups dd if=/dev/ublkb0 of=/dev/null count=1 2>/dev/null; then fail "another user can open the device"; fi
+	setpriv --reuid nobody --clear-groups dd if=user/data of=/dev/ublkb0 bs=1M oflag=direct 2>/dev/null
+	kill -TERM $server
+	wait $server
+	cmp -n $((4 << 20)) user/data user/disk.img
+	[ ! -e /sys/block/ublkb0 ]
+	echo "user: a device of an ordinary user, which another one cannot open"
 	exit
 fi
 

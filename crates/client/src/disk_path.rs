@@ -1,6 +1,7 @@
 //! What is known of a disk before it is opened: what its path stands for (a file or device of this machine, a RAM disk, or the URI of a disk
 //! on another machine), which disk it is, and the access that is wanted.
 
+use std::fmt;
 use std::fs::{File, Metadata};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -105,6 +106,18 @@ pub enum Identity {
     Export(ashlar_nbd::Uri),
     /// An image of a Ceph cluster.
     Image(ashlar_rbd::Identity),
+}
+
+/// A text that no other disk has, the same for each run of each program.
+impl fmt::Display for Identity {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Device(number) => write!(out, "device {number}"),
+            Self::File(device, inode) => write!(out, "file {device} {inode}"),
+            Self::Export(export) => write!(out, "export {export:?}"),
+            Self::Image(image) => write!(out, "image {image:?}"),
+        }
+    }
 }
 
 /// The identity of the disk at `path`; `None` if it cannot be determined.

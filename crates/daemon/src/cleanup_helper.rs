@@ -1,13 +1,13 @@
 //! The cleanup helper: a small process beside a daemon, which ends the daemon's mount, makes the sockets of volumes that appear,
-//! removes the files of sockets, and starts the workers of ZFS pools.
+//! removes the files of sockets, and starts the workers of ZFS pools. A second one controls the driver ublk, whose commands may wait.
 //!
 //! # Theory
 //!
 //! A daemon in its sandbox can neither unmount, nor make or remove files, nor start a process. It starts the cleanup helper before it
 //! enters the sandbox, passes the mount, the files and the pattern of sockets on its command line, and sends requests later, as words on a
 //! pair of sockets: a letter, and a number of two bytes or a name. The command line fixes what the cleanup helper can do, so a
-//! compromised daemon can end its own mount, make sockets that match its pattern, remove its own sockets' files, and start workers, and
-//! nothing else. A worker enters a sandbox of its own before it receives its first command: it has no right that the daemon lacks.
+//! compromised daemon can end its own mount, make sockets that match its pattern, remove its own sockets' files, start workers, make ublk
+//! devices and take over those that earlier daemons have left, and nothing else. A worker enters a sandbox of its own before it receives its first command: it has no right that the daemon lacks.
 //!
 //! | word | what the cleanup helper does |
 //! |---|---|
@@ -18,6 +18,7 @@
 //! | `s`, name | makes the socket with that name in the pattern, and passes it |
 //! | `q`, name | removes its file, unless another file has taken its place |
 //! | `z` | starts a worker with the three descriptors that come with it |
+//! | `b`, more | controls a ublk device ([`ashlar_ublk::Controller`]), and passes its file |
 //!
 //! The cleanup helper ends when the daemon's end of the pair closes. It does nothing then: workers export their pools by
 //! themselves, and after `kill -9` the mount stays, and fails all requests. If it were detached, its users would write into the
@@ -40,8 +41,10 @@ use ashlar_engine::process::pass_on_nothing;
 use ashlar_engine::signal::{self, Signal};
 use ashlar_engine::socket_file::{self, Identity, SocketFile};
 use ashlar_export::fuse::mount::{MountError, MountPlace};
+use ashlar_ublk::{Channel, Controller};
 use ashlar_zfs::client::{Launcher, WorkerEnds};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+use rustix::process::getppid;
 use rustix::stdio::stdin;
 
 use crate::error::{Error, Result};
@@ -56,6 +59,8 @@ use made::Made;
 const COMMAND: &str = "cleanup-helper";
 /// How long the cleanup helper may take for a word: it waits for the kernel, which waits for the daemon's other threads.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long it may take for a word about a ublk device: the driver waits for queues or for I/O, up to 60 s.
+const UBLK_PATIENCE: Duration = Duration::from_secs(75);
 /// How long it may take when the process is about to exit.
 const BRIEF: Duration = Duration::from_millis(500);
 /// The longest reply, bytes.
@@ -68,6 +73,7 @@ const REMOVE: u8 = b'r';
 const MAKE_SOCKET: u8 = b's';
 const REMOVE_SOCKET: u8 = b'q';
 const START_WORKER: u8 = b'z';
+const CONTROL_UBLK: u8 = b'b';
 
 /// The environment variables that the cleanup helper and its workers need: where programs and libraries are, which libzpool to
 /// load, and this host's ID in pools.
@@ -104,14 +110,21 @@ pub struct CleanupTasks {
     pub(crate) files: Vec<(PathBuf, Identity)>,
     /// The sockets that it may make, and their mode.
     pub(crate) sockets: Option<(SocketPattern, u32)>,
+    /// Whether it controls the driver ublk.
+    pub(crate) ublk: bool,
 }
 
 impl CleanupTasks {
     pub(crate) fn is_empty(&self) -> bool {
-        self.mount.is_none() && self.files.is_empty() && self.sockets.is_none()
+        self.mount.is_none() && self.files.is_empty() && self.sockets.is_none() && !self.ublk
     }
 
-    /// The words of the command line: `--mount PATH DEVICE HOW`, `--file PATH DEVICE INODE`, `--sockets PATH MODE`.
+    /// How long a word may take.
+    fn patience(&self) -> Duration {
+        if self.ublk { UBLK_PATIENCE } else { PATIENCE }
+    }
+
+    /// The words of the command line: `--mount PATH DEVICE HOW`, `--file PATH DEVICE INODE`, `--sockets PATH MODE`, `--ublk`.
     fn words(&self) -> Vec<OsString> {
         let mut words = Vec::new();
         if let Some(MountPlace { path, device, by_helper }) = &self.mount {
@@ -125,11 +138,20 @@ impl CleanupTasks {
         if let Some((pattern, mode)) = &self.sockets {
             words.extend(["--sockets".into(), pattern.path().into(), mode.to_string().into()]);
         }
+        if self.ublk {
+            words.push("--ublk".into());
+        }
         words
     }
 
-    /// What the words behind `--mount`, `--file` and `--sockets` say; `None` if they say nothing that [`Self::words`] would.
-    pub fn of(mount: &[OsString], files: &[OsString], sockets: &[OsString]) -> Option<Self> {
+    /// What the words behind `--mount`, `--file` and `--sockets` say, and whether there is `--ublk`; `None` if they say nothing that
+    /// [`Self::words`] would.
+    pub fn of(
+        mount: &[OsString],
+        files: &[OsString],
+        sockets: &[OsString],
+        ublk: bool,
+    ) -> Option<Self> {
         let mount = match mount {
             [] => None,
             [path, device, how] => Some(MountPlace {
@@ -150,7 +172,7 @@ impl CleanupTasks {
             [path, mode] => Some((SocketPattern::of(path.into()), mode.to_str()?.parse().ok()?)),
             [..] => return None,
         };
-        Some(Self { mount, files, sockets })
+        Some(Self { mount, files, sockets, ublk })
     }
 
     /// The reply to a word that comes without descriptors.
@@ -191,20 +213,24 @@ fn reply(kind: u8, text: &str) -> Vec<u8> {
 /// # Errors
 /// Standard input is not a socket of a daemon.
 pub fn run(tasks: &CleanupTasks) -> Result<ExitCode> {
-    let failed = |why: io::Error| Error::plain("cannot keep a mount or sockets", why);
+    let failed = |why: io::Error| Error::plain("cannot work for a daemon", why);
     signal::block(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT]).map_err(failed)?;
     rustix::thread::set_name(c"ashlar-cleanup").map_err(|errno| failed(errno.into()))?;
     let mut said = reply(DONE, "");
-    let mut socket: Option<OwnedFd> = None;
+    let mut passed_on: Option<OwnedFd> = None;
     let mut started = 0;
     let mut made = Made::default();
+    let daemon = getppid().map_or(0, |daemon| daemon.as_raw_nonzero().get());
+    let mut controller = tasks.ublk.then(|| Controller::new(daemon));
     loop {
-        let files: Vec<BorrowedFd<'_>> = socket.iter().map(AsFd::as_fd).collect();
+        let files: Vec<BorrowedFd<'_>> = passed_on.iter().map(AsFd::as_fd).collect();
         match send_with_files(stdin(), &said, &files) {
             Ok(()) => {}
             Err(error) if is_over(&error) => return Ok(ExitCode::SUCCESS),
             Err(error) => return Err(failed(error)),
         }
+        // A driver sees by its file that the daemon has ended.
+        passed_on = None;
         let (mut word, mut passed) = ([0; MAX_WORD + 1], Vec::new());
         readable_until(stdin(), None).map_err(failed)?;
         let len = match receive_with_files(stdin(), &mut word, &mut passed) {
@@ -214,24 +240,30 @@ pub fn run(tasks: &CleanupTasks) -> Result<ExitCode> {
             Err(error) => return Err(failed(error)),
         };
         let word = word.get(..len).unwrap_or_default();
-        socket = None;
-        said = match (word, <[OwnedFd; 3]>::try_from(passed)) {
-            ([START_WORKER, ..], Ok([control, words, watch])) => {
+        said = match (word, <[OwnedFd; 3]>::try_from(passed), &mut controller) {
+            ([START_WORKER, ..], Ok([control, words, watch]), _) => {
                 started += 1;
                 start_worker(WorkerEnds { control, words, watch }, started)
             }
-            ([MAKE_SOCKET, name @ ..], _) => match made.make(tasks.sockets.as_ref(), name) {
+            ([CONTROL_UBLK, word @ ..], _, Some(controller)) => match controller.obey(word) {
+                Ok((said, file)) => {
+                    passed_on = file;
+                    [&[DONE], &said[..]].concat()
+                }
+                Err(why) => reply(FAILED, &why),
+            },
+            ([MAKE_SOCKET, name @ ..], ..) => match made.make(tasks.sockets.as_ref(), name) {
                 Ok((fd, identity)) => {
-                    socket = Some(fd);
+                    passed_on = Some(fd);
                     reply(DONE, &identity)
                 }
                 Err(why) => reply(FAILED, &why),
             },
-            ([REMOVE_SOCKET, name @ ..], _) => {
+            ([REMOVE_SOCKET, name @ ..], ..) => {
                 made.remove(name);
                 reply(DONE, "")
             }
-            (_, Ok(_) | Err(_)) => tasks.obey(word),
+            (_, Ok(_) | Err(_), _) => tasks.obey(word),
         };
     }
 }
@@ -269,8 +301,11 @@ impl CleanupHelper {
     /// It cannot be started.
     pub(crate) fn start(tasks: CleanupTasks) -> Result<Arc<Self>> {
         let failed = |why: io::Error| {
-            Error::plain("cannot start the process that will end the mount and the sockets", why)
-                .hint("it is this program again, by the name /proc/self/exe")
+            Error::plain(
+                "cannot start the process that works for the daemon outside its sandbox",
+                why,
+            )
+            .hint("it is this program again, by the name /proc/self/exe")
         };
         let pair =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
@@ -408,12 +443,12 @@ impl CleanupHelper {
     fn ask_with(&self, word: &[u8], descriptors: &[BorrowedFd<'_>]) -> Option<Reply> {
         let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         let said = send_with_files(socket.as_ref()?, word, descriptors).and_then(|()| {
-            let heard = socket.as_ref().map(|socket| hear(socket, PATIENCE));
+            let heard = socket.as_ref().map(|socket| hear(socket, self.tasks.patience()));
             heard.transpose().map(Option::flatten)
         });
         match said {
             Ok(Some(said)) => return Some(said),
-            Ok(None) => tracing::error!("the cleanup helper of mount and sockets has ended"),
+            Ok(None) => tracing::error!("the cleanup helper has ended"),
             Err(error) => tracing::error!(%error, "the cleanup helper does not respond"),
         }
         // A late reply would be taken for that to another word.
@@ -432,6 +467,21 @@ impl Launcher for CleanupHelper {
         match (said.first(), text.parse()) {
             (Some(&DONE), Ok(pid)) => Ok(pid),
             _ => Err(io::Error::other(text.into_owned())),
+        }
+    }
+}
+
+impl Channel for CleanupHelper {
+    fn ask(&self, word: &[u8]) -> io::Result<Reply> {
+        let said = self.ask_with(&[&[CONTROL_UBLK], word].concat(), &[]);
+        let over = || io::Error::other("the cleanup helper, which controls ublk, has ended");
+        let (said, files) = said.ok_or_else(over)?;
+        match said.split_first() {
+            Some((&DONE, said)) => Ok((said.to_vec(), files)),
+            other => {
+                let why = other.map(|(_, why)| String::from_utf8_lossy(why).into_owned());
+                Err(io::Error::other(why.unwrap_or_default()))
+            }
         }
     }
 }
@@ -469,16 +519,16 @@ mod tests {
         let mount = MountPlace { path: "/a b".into(), device: "0:44".into(), by_helper: true };
         let files = vec![("/run/x".into(), (1, 2)), ("-y".into(), (3, u64::MAX))];
         let sockets = Some((SocketPattern::of("/run/vm/{}.sock".into()), 0o660));
-        let tasks = CleanupTasks { mount: Some(mount), files, sockets };
+        let tasks = CleanupTasks { mount: Some(mount), files, sockets, ublk: true };
         let words = tasks.words();
-        assert_eq!((words.len(), &words[0], &words[4]), (15, &"--mount".into(), &"--file".into()));
+        assert_eq!((words.len(), &words[0], &words[4]), (16, &"--mount".into(), &"--file".into()));
         let files = [&words[5..8], &words[9..12]].concat();
-        assert_eq!(words[12], "--sockets");
-        assert_eq!(CleanupTasks::of(&words[1..4], &files, &words[13..]), Some(tasks));
-        assert_eq!(CleanupTasks::of(&[], &[], &[]), Some(CleanupTasks::default()));
-        assert_eq!(CleanupTasks::of(&words[1..3], &[], &[]), None);
-        assert_eq!(CleanupTasks::of(&[], &words[5..7], &[]), None);
-        assert_eq!(CleanupTasks::of(&[], &[], &words[13..14]), None);
+        assert_eq!([&words[12], &words[15]], ["--sockets", "--ublk"]);
+        assert_eq!(CleanupTasks::of(&words[1..4], &files, &words[13..15], true), Some(tasks));
+        assert_eq!(CleanupTasks::of(&[], &[], &[], false), Some(CleanupTasks::default()));
+        assert_eq!(CleanupTasks::of(&words[1..3], &[], &[], false), None);
+        assert_eq!(CleanupTasks::of(&[], &words[5..7], &[], false), None);
+        assert_eq!(CleanupTasks::of(&[], &[], &words[13..14], false), None);
     }
 
     #[test]

@@ -237,11 +237,6 @@ impl Config {
         self.front_ends().iter().any(|front_end| front_end.has_writers_here())
     }
 
-    /// Why the daemon needs the rights that a sandbox takes away, if it does.
-    pub(crate) fn needs_rights(&self) -> Option<&'static str> {
-        self.front_ends().iter().find_map(|front_end| front_end.needs_rights())
-    }
-
     /// How long a thread with I/O in flight polls for completions before it sleeps. Called when the process has a reactor.
     pub(crate) fn spin(&self) -> Duration {
         // The users of a mount are on this machine and need its processors: as measured, a mount loses a third of its

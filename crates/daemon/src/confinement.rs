@@ -49,8 +49,6 @@ impl Confinement {
         let is_far = |path: &&PathBuf| disks::is_on_network(path);
         let why = if config.no_sandbox || is_switched_off() {
             Some("--no-sandbox".to_owned())
-        } else if let Some(why) = config.needs_rights() {
-            Some(why.to_owned())
         } else {
             let disk = config.disks.iter().find(is_far);
             disk.map(|disk| format!("{} may have to be connected to again", disk.display()))

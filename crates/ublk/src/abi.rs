@@ -22,6 +22,7 @@ pub(crate) const DEL_DEV: u32 = changes(0x05);
 pub(crate) const START_DEV: u32 = changes(0x06);
 pub(crate) const STOP_DEV: u32 = changes(0x07);
 pub(crate) const SET_PARAMS: u32 = changes(0x08);
+pub(crate) const GET_PARAMS: u32 = reads(0x09);
 pub(crate) const START_USER_RECOVERY: u32 = changes(0x10);
 pub(crate) const END_USER_RECOVERY: u32 = changes(0x11);
 pub(crate) const GET_FEATURES: u32 = reads(0x13);
@@ -32,9 +33,12 @@ pub(crate) const COMMIT_AND_FETCH: u32 = command(3, 0x21, size_of::<IoCommand>()
 
 pub(crate) const F_USER_RECOVERY: u64 = 1 << 3;
 pub(crate) const F_USER_RECOVERY_REISSUE: u64 = 1 << 4;
+pub(crate) const F_UNPRIVILEGED_DEV: u64 = 1 << 5;
 pub(crate) const F_CMD_IOCTL_ENCODE: u64 = 1 << 6;
 pub(crate) const F_UPDATE_SIZE: u64 = 1 << 10;
 
+/// The state of a device with a server, or whose server has gone unnoticed.
+pub(crate) const LIVE: u16 = 1;
 /// The state of a device whose server has gone.
 pub(crate) const QUIESCED: u16 = 2;
 
@@ -53,7 +57,7 @@ pub(crate) const IO_NOUNMAP: u32 = 1 << 15;
 pub(crate) const ANY: u32 = u32::MAX;
 pub(crate) const NO_QUEUE: u16 = u16::MAX;
 
-/// `ublksrv_ctrl_cmd`; the end of a path, for devices of users without rights, is not used.
+/// `ublksrv_ctrl_cmd`. The memory at the address begins with a path of `path_len` bytes for devices of users without rights.
 #[derive(IntoBytes, Immutable, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct ControlCommand {
@@ -122,12 +126,15 @@ pub(crate) const ATTRIBUTE_READ_ONLY: u32 = 1 << 0;
 pub(crate) const ATTRIBUTE_VOLATILE_CACHE: u32 = 1 << 2;
 pub(crate) const ATTRIBUTE_FUA: u32 = 1 << 3;
 
+/// Those that a server sets.
+const ATTRIBUTES: u32 = ATTRIBUTE_READ_ONLY | ATTRIBUTE_VOLATILE_CACHE | ATTRIBUTE_FUA;
+
 /// Which parameters are set: the basic ones, and those of discards.
 pub(crate) const BASIC: u32 = 1 << 0;
 pub(crate) const DISCARD: u32 = 1 << 1;
 
 /// `ublk_params` with `ublk_param_basic` and `ublk_param_discard`, as in Linux 6.0; later ones have more behind them.
-#[derive(IntoBytes, Immutable, Clone, Copy)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Parameters {
     pub(crate) len: u32,
@@ -155,9 +162,61 @@ ondisk_layout!(Parameters, 64, {
     discard_alignment: 40, max_write_zeroes_sectors: 52, max_discard_segments: 56,
 });
 
+impl Parameters {
+    /// Whether a device that has these needs no others for a volume with `wanted`.
+    pub(crate) fn is_like(&self, wanted: &Self) -> bool {
+        let both = [self, wanted];
+        let [known, wanted] =
+            both.map(|it| (it.attributes & ATTRIBUTES, it.logical_block_shift, it.sectors));
+        known == wanted
+    }
+
+    /// Why a device that has these, and is in use, must not get the data of a volume with `wanted`.
+    pub(crate) fn hindrance(&self, wanted: &Self) -> Option<&'static str> {
+        let has = |it: &Self, attribute| it.attributes & attribute != 0;
+        if !has(self, ATTRIBUTE_READ_ONLY) && has(wanted, ATTRIBUTE_READ_ONLY) {
+            Some("its writes would fail: the volume is read-only now")
+        } else if !has(self, ATTRIBUTE_VOLATILE_CACHE) && has(wanted, ATTRIBUTE_VOLATILE_CACHE) {
+            Some("the kernel would not flush the volume's cache, which it had not then")
+        } else if wanted.sectors < self.sectors {
+            Some("its end would be missing: the volume is smaller now")
+        } else if wanted.logical_block_shift > self.logical_block_shift {
+            Some("the volume's blocks are larger now")
+        } else {
+            None
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use zerocopy::FromZeros;
+
     use super::*;
+
+    #[test]
+    fn a_device_in_use_is_not_given_to_a_volume_that_cannot_keep_its_promises() {
+        let known = Parameters {
+            attributes: ATTRIBUTE_FUA,
+            logical_block_shift: 9,
+            sectors: 100,
+            ..Parameters::new_zeroed()
+        };
+        assert!(known.is_like(&known) && known.hindrance(&known).is_none());
+        let grown = Parameters { sectors: 101, ..known };
+        assert!(!known.is_like(&grown) && known.hindrance(&grown).is_none());
+        let worse = [
+            Parameters { sectors: 99, ..known },
+            Parameters { logical_block_shift: 12, ..known },
+            Parameters { attributes: ATTRIBUTE_FUA | ATTRIBUTE_VOLATILE_CACHE, ..known },
+            Parameters { attributes: ATTRIBUTE_FUA | ATTRIBUTE_READ_ONLY, ..known },
+        ];
+        for worse in worse {
+            assert!(!known.is_like(&worse) && known.hindrance(&worse).is_some());
+            // The volume of an earlier time was the worse one.
+            assert!(worse.hindrance(&known).is_none());
+        }
+    }
 
     #[test]
     fn numbers_are_the_drivers() {

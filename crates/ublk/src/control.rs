@@ -1,7 +1,6 @@
 //! The commands of the control file.
 //!
-//! They may wait: START_DEV for the server of every queue, STOP_DEV and DEL_DEV for the end of I/O. So the pool executes them, and no longer
-//! than [`PATIENCE`]. Each has a ring of its own, whose entries have 128 bytes: closing it interrupts a command that still waits.
+//! They may wait: START_DEV for the server of every queue, STOP_DEV and DEL_DEV for the end of I/O, but no longer than [`PATIENCE`]. Each has a ring of its own, whose entries have 128 bytes: closing it interrupts a command that still waits.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -40,9 +39,18 @@ pub enum Unavailable {
 }
 
 /// The control file.
+///
+/// Who may not administer the system can have devices of its own, if it may open this file. A command must name the server's file of such a
+/// device then, by which the driver checks the rights.
 pub struct Control {
     file: OwnedFd,
     features: u64,
+    is_privileged: bool,
+}
+
+/// The path of a device's file for its server.
+pub(crate) fn server_file(device: u32) -> String {
+    format!("/dev/ublkc{device}")
 }
 
 /// The ring of a command.
@@ -62,13 +70,19 @@ impl Control {
             if is_missing { Unavailable::Missing } else { Unavailable::Open(error) }
         })?;
         new_ring().map_err(Unavailable::Ring)?;
-        let mut control = Self { file: file.into(), features: 0 };
+        let is_privileged = rustix::process::geteuid().is_root();
+        let mut control = Self { file: file.into(), features: 0, is_privileged };
         let mut features = [0u64];
         control
             .with(abi::GET_FEATURES, abi::ANY, features.as_mut_bytes())
             .map_err(Unavailable::Features)?;
         [control.features] = features;
         Ok(control)
+    }
+
+    /// Whether this process may make devices that outlive their server.
+    pub(crate) fn is_privileged(&self) -> bool {
+        self.is_privileged
     }
 
     /// Whether the driver has a feature.
@@ -122,16 +136,34 @@ impl Control {
         self.with(abi::SET_PARAMS, device, &mut parameters.as_bytes().to_vec())
     }
 
+    /// What a device was said to be like.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub(crate) fn parameters(&self, device: u32) -> io::Result<Parameters> {
+        let mut parameters = Parameters::new_zeroed();
+        // The driver copies as many bytes as it says.
+        parameters.len = size_of::<Parameters>() as u32;
+        self.with(abi::GET_PARAMS, device, parameters.as_mut_bytes())?;
+        Ok(parameters)
+    }
+
     #[allow(unsafe_code)]
     fn execute(&self, command: u32, device: u32, data: u64, memory: &mut [u8]) -> io::Result<()> {
-        let mut own = memory.to_vec();
+        // The data come behind the path, if there is one.
+        let path = if self.is_privileged || device == abi::ANY {
+            Vec::new()
+        } else {
+            format!("{}\0", server_file(device)).into_bytes()
+        };
+        let mut own = [&path, &*memory].concat();
         let header = ControlCommand {
             device,
             queue: abi::NO_QUEUE,
             len: own.len() as u16,
             address: own.as_mut_ptr() as u64,
             data,
-            path_len: 0,
+            path_len: path.len() as u16,
             pad: 0,
             reserved: 0,
         };
@@ -158,7 +190,7 @@ impl Control {
             }
             let ended: Option<cqueue::Entry> = ring.completion().next();
             let Some(ended) = ended else { continue };
-            memory.copy_from_slice(&own);
+            memory.copy_from_slice(&own[path.len()..]);
             return match ended.result() {
                 result if result < 0 => Err(io::Error::from_raw_os_error(-result)),
                 _ => Ok(()),

@@ -1,30 +1,21 @@
 //! A device: made or taken over, served, stopped.
 
-use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use ashlar_block::ByteVolume;
 use ashlar_block::byte_volume::OpenVolume;
 use ashlar_block::{Features, Sectors};
 use ashlar_engine::{Handle, ReceiveError, Receiver, blocking};
-use rustix::fs::OFlags;
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::abi::{self, DeviceInfo, Parameters};
-use crate::control::Control;
+use crate::controller::{self, Channel, Made, Word};
 use crate::queue::{self, Setup};
 
-/// How long udev may take to make the file of a new device.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Devices with greater numbers are not looked at when a volume's device is searched for.
-const MOST_DEVICES: u32 = 256;
 /// Marks the identities as ours, in the upper bits.
 const MARK: u64 = 0xa51a;
 
@@ -45,10 +36,12 @@ impl Default for Config {
     }
 }
 
-/// The identity of the volume with this name: a successor of this process finds the volume's device by it.
-pub fn identity_of(name: &str) -> u64 {
+/// The identity of the volume with these data, by which a successor of this process finds the volume's device; none is 0, and
+/// nobody takes that device over.
+pub fn identity_of(data: Option<&str>) -> u64 {
+    let Some(data) = data else { return 0 };
     // FNV-1a.
-    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+    let hash = data.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
     MARK << 48 | hash & ((1 << 48) - 1)
@@ -56,46 +49,49 @@ pub fn identity_of(name: &str) -> u64 {
 
 /// A device that is served.
 pub struct Server {
-    control: Arc<Control>,
+    channel: Arc<dyn Channel>,
     device: u32,
     queues: Vec<Receiver<io::Result<()>>>,
 }
 
 impl Server {
-    /// Serves `volume` under its identity on `threads`: takes over the device that an earlier server has left, or makes one. Once `abandoned` is
-    /// set, no request ends any more: the process is about to end, its volumes stop, and the next server gets the requests again.
+    /// Serves `volume` under its identity on `threads`: takes over the device that an earlier server of the same data has left, or makes
+    /// one. Once `abandoned` is set, no request ends any more: the process is about to end, its volumes stop, and the next server gets
+    /// the requests again.
     ///
     /// # Errors
-    /// Those of the driver; the volume is withdrawn.
+    /// Those of the driver; the device that was left has promised what the volume cannot keep; or the volume is withdrawn.
     pub async fn start(
-        control: Arc<Control>,
+        channel: Arc<dyn Channel>,
         volume: &Arc<ByteVolume>,
-        name: &str,
+        identity: u64,
         threads: &[Handle],
         config: Config,
         abandoned: &Arc<AtomicBool>,
     ) -> io::Result<Self> {
         let gone = || io::Error::other("the volume is not served any more");
         let open = Arc::new(volume.open().ok_or_else(gone)?);
-        let parameters = parameters(&open, config.max_io_bytes);
-        let wanted = DeviceInfo {
+        let info = DeviceInfo {
             queues: config.queues.min(threads.len() as u16).max(1),
             depth: config.depth,
             max_io_bytes: config.max_io_bytes,
             device: abi::ANY,
-            server: process(),
-            flags: abi::F_USER_RECOVERY | abi::F_USER_RECOVERY_REISSUE | abi::F_CMD_IOCTL_ENCODE,
-            own: identity_of(name),
+            own: identity,
             ..DeviceInfo::default()
         };
-        let making = Arc::clone(&control);
-        let made = on_pool(move || make(&making, wanted, &parameters)).await?;
-        let Made { info, file, is_taken_over } = made;
-        let files = (0..info.queues).map(|_| file.try_clone()).collect::<io::Result<Vec<_>>>();
-        // The driver removes a device once all its files are closed.
-        drop(file);
-        let mut server = Self { control, device: info.device, queues: Vec::new() };
-        let files = match files {
+        let parameters = parameters(&open, config.max_io_bytes);
+        let word = Word { info, parameters, ..Word::about(controller::MAKE, 0) };
+        let (reply, files) = ask(&channel, word).await?;
+        let strange = || io::Error::other("the controller's reply is not one");
+        let made = Made::read_from_bytes(&reply).map_err(|_| strange())?;
+        let mut server = Self { channel, device: made.device, queues: Vec::new() };
+        let is_taken_over = made.is_taken_over != 0;
+        let of_queues = <[OwnedFd; 1]>::try_from(files).map_err(|_| strange());
+        let of_queues = of_queues.and_then(|[file]| {
+            // The driver removes a device once all its files are closed.
+            (0..made.queues).map(|_| file.try_clone()).collect::<io::Result<Vec<_>>>()
+        });
+        let files = match of_queues {
             Ok(files) => files,
             Err(error) => return server.leave(is_taken_over, error).await,
         };
@@ -103,24 +99,24 @@ impl Server {
             let setup = Setup {
                 file,
                 queue,
-                depth: info.depth,
-                max_io_bytes: info.max_io_bytes,
+                depth: made.depth,
+                max_io_bytes: made.max_io_bytes,
                 volume: Arc::clone(&open),
                 abandoned: Arc::clone(abandoned),
             };
             let thread = &threads[usize::from(queue) % threads.len()];
             server.queues.push(thread.spawn_on(move || queue::serve(setup)));
         }
-        let (control, device) = (Arc::clone(&server.control), info.device);
-        // It ends when every queue has fetched.
-        let started = on_pool(move || {
-            let command = if is_taken_over { abi::END_USER_RECOVERY } else { abi::START_DEV };
-            control.command(command, device, process() as u64)
-        });
-        match started.await {
-            Ok(()) => Ok(server),
-            Err(error) => server.leave(is_taken_over, error).await,
+        if let Err(error) = server.say(controller::START).await {
+            return server.leave(is_taken_over, error).await;
         }
+        if made.sectors < parameters.sectors
+            && let Err(error) = server.resize(Sectors(parameters.sectors)).await
+        {
+            let device = made.device;
+            tracing::warn!(device, %error, "a block device keeps the size that it had");
+        }
+        Ok(server)
     }
 
     /// Ends a start that has failed with `why`. A new device is removed. One that was taken over may be mounted, with I/O that waits: it
@@ -143,12 +139,8 @@ impl Server {
     /// # Errors
     /// The driver cannot (Linux 6.16 can), or those of the driver.
     pub async fn resize(&self, size: Sectors) -> io::Result<()> {
-        if !self.control.has(abi::F_UPDATE_SIZE) {
-            let why = "the kernel cannot change the size of a ublk device (Linux 6.16 can)";
-            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
-        }
-        let (control, device) = (Arc::clone(&self.control), self.device);
-        on_pool(move || control.command(abi::UPDATE_SIZE, device, size.0)).await
+        let word = Word::about(controller::RESIZE, self.device);
+        ask(&self.channel, Word { sectors: size.0, ..word }).await.map(|_| ())
     }
 
     /// Whether programs, or a mount, have the block device open.
@@ -156,101 +148,37 @@ impl Server {
     /// # Errors
     /// Those of open(2).
     pub async fn is_used(&self) -> io::Result<bool> {
-        let path = self.path();
-        on_pool(move || {
-            let flags = OFlags::EXCL.bits() as i32;
-            match OpenOptions::new().read(true).custom_flags(flags).open(path) {
-                Ok(_) => Ok(false),
-                Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Ok(true),
-                // udev has not made it, or has removed it.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-                Err(error) => Err(error),
-            }
-        })
-        .await
+        Ok(self.say(controller::IS_USED).await? == [1])
     }
 
     /// Stops the device and removes it. Requests that the driver has end first.
     ///
     /// # Errors
     /// Those of the driver.
-    pub async fn stop(self) -> io::Result<()> {
-        let Self { control, device, queues } = self;
-        let stopping = Arc::clone(&control);
-        on_pool(move || stopping.command(abi::STOP_DEV, device, 0)).await?;
+    pub async fn stop(mut self) -> io::Result<()> {
+        self.say(controller::STOP).await?;
         let mut result = Ok(());
-        for queue in queues {
+        for queue in std::mem::take(&mut self.queues) {
             let ended = queue
                 .await
                 .unwrap_or_else(|ReceiveError| Err(io::Error::other("a queue panicked")));
             result = result.and(ended);
         }
-        on_pool(move || control.command(abi::DEL_DEV, device, 0)).await.and(result)
+        self.say(controller::REMOVE).await.map(|_| ()).and(result)
+    }
+
+    /// The reply to a word about the device.
+    async fn say(&self, kind: u32) -> io::Result<Vec<u8>> {
+        Ok(ask(&self.channel, Word::about(kind, self.device)).await?.0)
     }
 }
 
-/// Executes what may wait.
-async fn on_pool<T: Send + 'static>(
-    work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    blocking::run(work)
+/// The controller's reply, on the pool.
+async fn ask(channel: &Arc<dyn Channel>, word: Word) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+    let channel = Arc::clone(channel);
+    blocking::run(move || channel.ask(word.as_bytes()))
         .await
         .unwrap_or_else(|ReceiveError| Err(io::Error::other("a thread panicked")))
-}
-
-fn process() -> i32 {
-    rustix::process::getpid().as_raw_nonzero().get()
-}
-
-/// A device before it is served.
-struct Made {
-    info: DeviceInfo,
-    file: OwnedFd,
-    /// It was a server's before.
-    is_taken_over: bool,
-}
-
-/// Takes the device over that has the wanted identity and no server, or makes one.
-fn make(control: &Control, wanted: DeviceInfo, parameters: &Parameters) -> io::Result<Made> {
-    for device in 0..MOST_DEVICES {
-        let Some(info) = control.info(device)? else { continue };
-        if info.own != wanted.own || info.state != abi::QUIESCED {
-            continue;
-        }
-        control.command(abi::START_USER_RECOVERY, device, 0)?;
-        return Ok(Made { info, file: opened(device)?, is_taken_over: true });
-    }
-    let mut info = wanted;
-    control.add(&mut info)?;
-    let ready = control.set(info.device, parameters).and_then(|()| opened(info.device));
-    match ready {
-        Ok(file) => Ok(Made { info, file, is_taken_over: false }),
-        Err(error) => {
-            control.command(abi::DEL_DEV, info.device, 0)?;
-            Err(error)
-        }
-    }
-}
-
-/// The server's file of a device. udev makes it.
-fn opened(device: u32) -> io::Result<OwnedFd> {
-    let path = format!("/dev/ublkc{device}");
-    let end = Instant::now() + PATIENCE;
-    loop {
-        match File::options().read(true).write(true).open(&path) {
-            Ok(file) => return Ok(file.into()),
-            // An earlier server that is just ending has it.
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::NotFound | io::ErrorKind::ResourceBusy
-                ) && Instant::now() < end =>
-            {
-                thread::sleep(Duration::from_millis(5));
-            }
-            Err(error) => return Err(io::Error::new(error.kind(), format!("{path}: {error}"))),
-        }
-    }
 }
 
 /// What a volume's device is like.
@@ -297,11 +225,12 @@ mod tests {
 
     #[test]
     fn identities_are_ours_and_differ() {
-        let all = ["vg/data", "vg/data2", "md0", ""].map(identity_of);
+        let all = ["lvm-a", "lvm-b", "md-a", ""].map(|data| identity_of(Some(data)));
         assert!(all.iter().all(|own| own >> 48 == MARK));
         let mut sorted = all.to_vec();
         sorted.sort_unstable();
         sorted.dedup();
         assert_eq!(sorted.len(), all.len());
+        assert_eq!(identity_of(None), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! `ashlar cleanup-helper`: ends a daemon's mount, makes and removes its sockets, for the daemon that started it.
+//! `ashlar cleanup-helper`: ends a daemon's mount, makes and removes its sockets, controls its ublk devices, for the daemon that started it.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -21,11 +21,15 @@ pub(crate) struct Keep {
     /// The pattern of sockets to make, and their mode
     #[arg(long, num_args = 2, allow_hyphen_values = true)]
     sockets: Vec<OsString>,
+
+    /// Control the driver ublk
+    #[arg(long)]
+    ublk: bool,
 }
 
 impl Keep {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let tasks = CleanupTasks::of(&self.mount, &self.file, &self.sockets);
+        let tasks = CleanupTasks::of(&self.mount, &self.file, &self.sockets, self.ublk);
         cleanup_helper::run(
             &tasks.ok_or_else(|| Error::usage("only a daemon starts a cleanup helper"))?,
         )

@@ -72,11 +72,6 @@ pub(crate) trait FrontEndOptions {
         false
     }
 
-    /// Why it needs the rights that a sandbox takes away, if it does.
-    fn needs_rights(&self) -> Option<&'static str> {
-        None
-    }
-
     /// Makes its place, if the configuration has it; `read_only` if writes to the volumes are refused.
     ///
     /// # Errors

@@ -1,9 +1,13 @@
 //! Volumes as block devices of this machine, by the kernel's driver ublk.
 //!
 //! A volume gets a device when it is offered, and the device stays until nobody uses it: a file system that is mounted on it
-//! would lose unwritten data. After `kill -9` it waits for the next daemon, which finds it by its volume's name.
+//! would lose unwritten data. After `kill -9` it waits for the next daemon with the same data, whatever the volume's name is then.
+//!
+//! A process outside the sandbox controls the driver: a second cleanup helper, since the driver's commands may wait for I/O.
+//! The daemon gets the file of each device from it.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,13 +15,15 @@ use std::time::Duration;
 use ashlar_block::sync::lock;
 use ashlar_block::{ByteVolume, LocalFuture};
 use ashlar_client::interface::front_ends::{PlaceStatus, UblkDevice};
+use ashlar_disks as disks;
 use ashlar_engine::{BackEnd, Handle, Task, sleep, spawn};
-use ashlar_stack::devices::Device;
-use ashlar_ublk::{Config, Control, Server};
+use ashlar_stack::devices::{Device, Devices, Kind};
+use ashlar_ublk::{Channel, Config, Control, Server, identity_of};
 use futures_util::future::{Either, select};
 use futures_util::lock::Mutex as AsyncMutex;
 
 use super::{FrontEnd, FrontEndOptions, Parts, Place};
+use crate::cleanup_helper::{CleanupHelper, CleanupTasks};
 use crate::ending::{Ending, Obstacle};
 use crate::error::{Error, FAILURE, Result};
 use crate::options::options;
@@ -31,7 +37,8 @@ options! {
     pub struct UblkOptions {
         /// Make a block device of each volume
         ///
-        /// They are /dev/ublkb0 and so on, by the kernel's driver ublk_drv. This needs root, and turns the sandbox off
+        /// They are /dev/ublkb0 and so on, by the kernel's driver ublk_drv. This needs root, or
+        /// a /dev/ublk-control that the user may open
         #[arg(long, help_heading = "Clients")]
         pub ublk: bool,
     }
@@ -46,10 +53,6 @@ impl FrontEndOptions for UblkOptions {
         self.ublk
     }
 
-    fn needs_rights(&self) -> Option<&'static str> {
-        self.ublk.then_some("the files of ublk devices appear with their volumes")
-    }
-
     fn bind(&self, _: bool) -> Result<Option<Box<dyn Place>>> {
         if !self.ublk {
             return Ok(None);
@@ -61,18 +64,20 @@ impl FrontEndOptions for UblkOptions {
         if BackEnd::used() == BackEnd::Threads {
             return Err(failed(&"ublk needs io_uring"));
         }
-        let control = Control::open().map_err(|why| failed(&why))?;
-        Ok(Some(Box::new(WaitingUblk(Arc::new(control)))))
+        Control::open().map_err(|why| failed(&why))?;
+        let tasks = CleanupTasks { ublk: true, ..CleanupTasks::default() };
+        Ok(Some(Box::new(WaitingUblk(CleanupHelper::start(tasks)?))))
     }
 }
 
-/// The control file.
-struct WaitingUblk(Arc<Control>);
+/// The process that controls the driver.
+struct WaitingUblk(Arc<CleanupHelper>);
 
 impl Place for WaitingUblk {
     fn start(self: Box<Self>, daemon: &Parts<'_>) -> Result<Box<dyn FrontEnd>> {
         let this = Ublk {
-            control: self.0,
+            channel: self.0,
+            devices: Arc::clone(daemon.devices),
             threads: daemon.engine.handles().into(),
             state: Arc::default(),
             abandoned: Arc::default(),
@@ -106,11 +111,26 @@ struct State {
 
 /// See the module text.
 struct Ublk {
-    control: Arc<Control>,
+    channel: Arc<dyn Channel>,
+    devices: Arc<Devices>,
     threads: Arc<[Handle]>,
     state: Arc<Mutex<State>>,
     /// Set when the end is forced: from then on no request ends here.
     abandoned: Arc<AtomicBool>,
+}
+
+/// What distinguishes the data of a device from those of all others; `None` if nothing does for longer than this process lives.
+async fn data_of(device: &Device, devices: &Devices) -> Option<String> {
+    let (mut at, mut places) = (device.clone(), String::new());
+    while let Kind::Partition(entry) = &at.kind {
+        places += &format!(" at {}", entry.start.0);
+        at = devices.find(at.below.first()?)?;
+    }
+    let data = match &at.kind {
+        Kind::Disk => disks::identity_in_task(Path::new(&at.path)).await.ok()??.to_string(),
+        Kind::Partition(_) | Kind::Array | Kind::Logical(_) | Kind::Zvol(_) => at.id?,
+    };
+    Some(data + &places)
 }
 
 /// Stops a device once nobody uses it.
@@ -133,23 +153,25 @@ impl FrontEnd for Ublk {
     fn offer(&self, device: &Device) -> std::result::Result<(), String> {
         let name = device.export_name().to_owned();
         let mut state = lock(&self.state);
-        if let Some(known) = state.served.get(&device.name) {
-            // The device keeps the name by which a successor finds it, until it is served anew.
+        if let Some(known) = state.served.get_mut(&device.name) {
             if Arc::ptr_eq(&known.volume, &device.bytes) {
+                known.name = name;
                 return Ok(());
             }
             return Err(format!("its former volume {} is still in use", known.name));
         }
         let (server, path) = (Arc::new(AsyncMutex::new(None)), Arc::<Mutex<_>>::default());
         let starting = {
-            let (control, threads) = (Arc::clone(&self.control), Arc::clone(&self.threads));
-            let (volume, name) = (Arc::clone(&device.bytes), name.clone());
+            let (channel, threads) = (Arc::clone(&self.channel), Arc::clone(&self.threads));
+            let (device, devices, name) = (device.clone(), Arc::clone(&self.devices), name.clone());
             let (server, path) = (Arc::clone(&server), Arc::clone(&path));
             let abandoned = Arc::clone(&self.abandoned);
             spawn(async move {
                 let mut place = server.lock().await;
-                let config = Config::default();
-                let started = Server::start(control, &volume, &name, &threads, config, &abandoned);
+                let (volume, config) = (&device.bytes, Config::default());
+                let identity = identity_of(data_of(&device, &devices).await.as_deref());
+                let started =
+                    Server::start(channel, volume, identity, &threads, config, &abandoned);
                 match started.await {
                     Ok(started) => {
                         let at = started.path().display().to_string();
