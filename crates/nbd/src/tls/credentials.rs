@@ -31,8 +31,11 @@ use thiserror::Error;
 use super::keys::{self, Keys};
 use crate::uri::TlsParameters;
 
-/// The ciphers of TLS 1.2: authenticated, and with keys that are made for each connection. TLS 1.3 has no others.
-const CIPHERS: &str = "ECDHE+AESGCM:ECDHE+CHACHA20";
+/// The ciphers of TLS 1.2: authenticated, and with keys that are made for each connection. TLS 1.3 has no others. The shorter keys come
+/// first: nobody can try 128 bits either, and they take a quarter less of the processor.
+const CIPHERS: &str = "ECDHE+AES128+AESGCM:ECDHE+AESGCM:ECDHE+CHACHA20";
+/// The ciphers of TLS 1.3.
+const SUITES: &str = "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256";
 /// The same with keys that both sides have.
 const CIPHERS_OF_KEYS: &str = "ECDHE-PSK-CHACHA20-POLY1305";
 
@@ -222,6 +225,7 @@ impl ClientTls {
 fn context(method: SslMethod) -> Result<SslContextBuilder, TlsError> {
     let mut context = SslContext::builder(method)?;
     context.set_min_proto_version(Some(SslVersion::TLS1_2))?;
+    context.set_ciphersuites(SUITES)?;
     context.set_options(
         SslOptions::NO_TICKET
             | SslOptions::NO_RENEGOTIATION
