@@ -76,14 +76,18 @@ pub(crate) struct Request {
 pub(crate) struct Done {
     /// The head of its chain.
     pub(crate) head: u16,
-    /// Bytes that the device may have written to its buffers.
+    /// Bytes that the device has written, from the start of its buffers on without a gap (virtio 1.2, 2.7.8.2): a driver may take them for
+    /// data, so there may be more, and must not be less.
     pub(crate) written: u32,
 }
 
 /// What the end of a request needs.
 struct Ending {
     head: u16,
-    written: u32,
+    /// Bytes before the status.
+    into_bytes: u32,
+    /// How many of them have data if the request succeeds.
+    filled_bytes: u32,
     status: Segment,
 }
 
@@ -91,7 +95,10 @@ impl Ending {
     /// Writes the status.
     fn end(self, answer: Answer) -> Done {
         self.status.copy_from(&[answer as u8]);
-        Done { head: self.head, written: self.written }
+        let filled = if answer == Answer::Ok { self.filled_bytes } else { 0 };
+        // The status counts if nothing before it is left out.
+        let written = if filled == self.into_bytes { filled + 1 } else { filled };
+        Done { head: self.head, written }
     }
 }
 
@@ -181,18 +188,29 @@ impl Request {
             virtio_blk::VIRTIO_BLK_T_OUT => self.write(volume, terms),
             _ => return Begun::Runs(Either::Left(self.execute(volume, terms))),
         };
-        let ending = Ending { head: self.head, written: self.into_bytes + 1, status: self.status };
+        let (head, into_bytes, filled_bytes) = (self.head, self.into_bytes, self.filled_bytes());
+        let ending = Ending { head, into_bytes, filled_bytes, status: self.status };
         match io.result() {
             Some(Ok(())) => Begun::Ended(ending.end(Answer::Ok)),
             Some(Err(_)) | None => Begun::Runs(Either::Right(finish(io, self.lease, ending))),
         }
     }
 
+    /// How many of the bytes before the status have data if it succeeds.
+    fn filled_bytes(&self) -> u32 {
+        match self.kind {
+            virtio_blk::VIRTIO_BLK_T_IN => self.into_bytes,
+            virtio_blk::VIRTIO_BLK_T_GET_ID => self.into_bytes.min(ID_BYTES as u32),
+            _ => 0,
+        }
+    }
+
     /// Executes a request that is neither a read nor a write, and writes its status.
     async fn execute(self, volume: &OpenVolume, terms: &Terms) -> Done {
-        let (head, written, status) = (self.head, self.into_bytes + 1, self.status.clone());
+        let (head, into_bytes, filled_bytes) = (self.head, self.into_bytes, self.filled_bytes());
+        let status = self.status.clone();
         let answer = self.answer(volume, terms).await;
-        Ending { head, written, status }.end(answer)
+        Ending { head, into_bytes, filled_bytes, status }.end(answer)
     }
 
     async fn answer(self, volume: &OpenVolume, terms: &Terms) -> Answer {
@@ -245,11 +263,12 @@ impl Request {
     async fn ranges(self, volume: &OpenVolume, terms: &Terms) -> Answer {
         let bytes = self.out_bytes as usize;
         let count = bytes / RANGE_BYTES;
-        if terms.is_read_only
-            || !bytes.is_multiple_of(RANGE_BYTES)
-            || !(1..=MAX_RANGES).contains(&count)
-        {
+        if terms.is_read_only || count == 0 || !bytes.is_multiple_of(RANGE_BYTES) {
             return Answer::Failed;
+        }
+        // As QEMU's server.
+        if count > MAX_RANGES {
+            return Answer::Unsupported;
         }
         let mut ranges = [0; RANGE_BYTES * MAX_RANGES];
         gather(&self.out, &mut ranges[..bytes]);

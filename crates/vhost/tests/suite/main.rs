@@ -6,3 +6,4 @@ mod hostile;
 mod requests;
 mod restart;
 mod server;
+mod virtio;
