@@ -11,6 +11,7 @@ use ashlar_block::units::Sectors;
 use ashlar_engine::net::BoundSocket;
 use ashlar_engine::oneshot::{self, Sender};
 use ashlar_engine::{Engine, RamDevice};
+use ashlar_nbd::wire::FLAG_CAN_MULTI_CONN;
 use futures_util::FutureExt;
 
 use super::super::budget::MIN_BUDGET_BYTES;
@@ -158,6 +159,20 @@ fn an_idle_connection_is_closed_and_a_busy_one_is_not() {
         assert!(closed.join().unwrap());
         read(&mut busy, 4096);
     });
+}
+
+#[test]
+fn several_connections_are_offered_where_there_is_room_for_them() {
+    for (max_connections, is_offered) in [(1, false), (2, true), (256, true)] {
+        against(Config { max_connections, ..Config::default() }, |path| {
+            let mut client = greet(path);
+            choose(&mut client);
+            let mut export = [0; 10];
+            client.read_exact(&mut export).unwrap();
+            let flags = u16::from_be_bytes([export[8], export[9]]);
+            assert_eq!(flags & FLAG_CAN_MULTI_CONN != 0, is_offered, "{max_connections}");
+        });
+    }
 }
 
 #[test]

@@ -121,6 +121,11 @@ impl Peer {
         self.room.served.load(SeqCst) < self.room.most
     }
 
+    /// Whether its listener serves one connection at a time.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.room.most == 1
+    }
+
     /// Records that it was refused for lack of room.
     pub(crate) fn refuse(&self) {
         self.was_refused.set(true);

@@ -19,6 +19,7 @@ use super::transmit::transmit;
 use crate::stream::TryRecv;
 use ashlar_nbd::stream::Stream;
 use ashlar_nbd::tls::{Channel, SecureError};
+use ashlar_nbd::wire::FLAG_CAN_MULTI_CONN;
 
 /// A client that has chosen an export: what its transmission needs, on any thread.
 pub(crate) struct Begun {
@@ -64,8 +65,12 @@ pub(crate) async fn begin<S: TryRecv>(
 ) -> Result<Result<Begun, End>, Disconnect> {
     let (mut stop, mut patience) = (pin!(stop), pin!(patience));
     // A client in its handshake uses nothing: what is removed meanwhile may end.
-    let (list, infos): (Vec<Weak<Export>>, Vec<ExportInfo>) =
+    let (list, mut infos): (Vec<Weak<Export>>, Vec<ExportInfo>) =
         exports.list().iter().map(|export| (Arc::downgrade(export), export.info())).unzip();
+    if peer.is_alone() {
+        // Its further connections would be refused.
+        infos.iter_mut().for_each(|info| info.flags &= !FLAG_CAN_MULTI_CONN);
+    }
     let open = |chosen: usize| list[chosen].upgrade().and_then(|export| export.open(peer.origin()));
     let mut input = Input::new(stream).ok_or(Disconnect::NoMemory)?;
     let (session, mut export) = {
