@@ -6,8 +6,10 @@
 #   qemu     a guest (QEMU, Linux 6.12) with two queues writes and verifies with fio, 16 requests in flight, while the daemon is
 #            killed (SIGKILL) and started again KILLS times: no request fails, and all data are right. Then the volume is
 #            extended, and the guest sees it without a reboot
+#   hotplug  a running guest (QEMU) gets the disk with two queues, loses it, also while it writes, and gets it again: the data are the
+#            same, and the socket takes the next machine
 #
-# usage: vhost-user.sh [uml | qemu]...        default: all
+# usage: vhost-user.sh [uml | qemu | hotplug]...        default: all
 # environment
 #   KILLS=N   default 100           ASHLAR=FILE, KEEP=1
 #
@@ -68,6 +70,41 @@ if [ "${1:-}" = guest ]; then
 		blockdev --getsize64 "$disk"
 		dd if=/dev/zero of="$disk" bs=1M seek=79 count=1 oflag=direct status=none
 		;;
+	hotplug)
+		set -eE
+		trap 'echo "line $LINENO: $BASH_COMMAND"; dmesg | tail -n 20' ERR
+		for round in 1 2 3; do
+			: >"$shared/wants$round"
+			until [ -b /dev/vda ]; do sleep 0.1; done
+			[ "$(blockdev --getsize64 /dev/vda)" = $((64 << 20)) ]
+			[ "$(ls /sys/block/vda/mq | wc -l)" = 2 ]
+			case $round in
+			1)
+				dd if="$shared/data" of=/dev/vda bs=64k seek=512 oflag=direct status=none
+				fio --name=v --filename=/dev/vda --size=8M --bsrange=4k-32k --rw=randwrite --ioengine=libaio --iodepth=8 --numjobs=2 --offset_increment=8M \
+					--direct=1 --verify=crc32c --do_verify=1 --verify_fatal=1 --minimal >/dev/null
+				blockdev --flushbufs /dev/vda
+				: >"$shared/done$round"
+				;;
+			2)
+				cmp -n $((8 << 20)) -i $((32 << 20)):0 /dev/vda "$shared/data"
+				# Its requests fail when the disk is taken away.
+				fio --name=w --filename=/dev/vda --size=16M --bs=4k --rw=randwrite --ioengine=libaio --iodepth=8 --direct=1 --time_based --runtime=300 \
+					--minimal >"$shared/fio" 2>&1 &
+				until [ "$(awk '{ print $5 }' /sys/block/vda/stat)" -gt 20 ]; do sleep 0.1; done
+				: >"$shared/done$round"
+				;;
+			3)
+				cmp -n $((8 << 20)) -i $((32 << 20)):0 /dev/vda "$shared/data"
+				: >"$shared/done$round"
+				;;
+			esac
+			until [ ! -e /sys/block/vda ]; do sleep 0.1; done
+			wait || true
+			echo "round $round"
+		done
+		until [ -e "$shared/leave" ]; do sleep 0.1; done
+		;;
 	esac
 	exit
 fi
@@ -77,10 +114,10 @@ fi
 needs "$ashlar"
 kills=${KILLS:-100}
 cases=("$@")
-[ $# -gt 0 ] || cases=(uml qemu)
+[ $# -gt 0 ] || cases=(uml qemu hotplug)
 for one in "${cases[@]}"; do
 	case $one in
-	uml | qemu) ;;
+	uml | qemu | hotplug) ;;
 	*)
 		sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2
 		exit 2
@@ -183,6 +220,42 @@ case_qemu() {
 	mapfile -t waits < <(printf '%s\n' "${waits[@]}" | sort -n)
 	echo "$kills daemons killed, at least $jobs jobs verified; requests waited for a median of ${waits[kills / 2]} ms, at most ${waits[-1]} ms;" \
 		"lvextend is seen: $SECONDS s"
+}
+
+qmp() { python3 "$here/qmp.py" "$W/shared/qmp" "$@" >"$W/qmp" 2>&1; }
+is_free() { ! connected; }
+case_hotplug() {
+	local round backend
+	group
+	rm -rf "$W/shared"
+	mkdir "$W/shared"
+	head -c 8M /dev/urandom >"$W/shared/data"
+	serve "$W/{}.sock" "$W/d0.img" "$W/d1.img" --nbd "unix:$W/nbd"
+	backend="{\"type\": \"socket\", \"data\": {\"addr\": {\"type\": \"unix\", \"data\": {\"path\": \"$W/vg-data.sock\"}}, \"server\": false, \"reconnect\": 1}}"
+	"$root/tests/oracle/qemu-run" --timeout 600 --smp 2 --rw "$W/shared" --log "$W/klog" \
+		--qemu "-device pcie-root-port,id=hole,chassis=1 -qmp unix:$W/shared/qmp,server=on,wait=off" \
+		"$here/vhost-user.sh" guest hotplug "$W/shared" >"$W/guest" 2>&1 &
+	guest=$!
+	for round in 1 2 3; do
+		until_it $guest [ -e "$W/shared/wants$round" ] || { cat "$W/guest"; fail "the guest wants no disk in round $round"; }
+		is_free || fail "the socket has a machine before round $round"
+		qmp "{\"execute\": \"chardev-add\", \"arguments\": {\"id\": \"hot\", \"backend\": $backend}}" \
+			'{"execute": "device_add", "arguments": {"driver": "vhost-user-blk-pci", "id": "disk", "chardev": "hot", "num-queues": 2, "bus": "hole"}}' ||
+			{ cat "$W/qmp"; fail "device_add in round $round"; }
+		until_it $guest [ -e "$W/shared/done$round" ] || { cat "$W/guest"; fail "the guest has not used the disk of round $round"; }
+		connected || fail "the daemon shows no machine in round $round"
+		qmp '{"execute": "device_del", "arguments": {"id": "disk"}}' event=DEVICE_DELETED || { cat "$W/qmp"; fail "device_del in round $round"; }
+		# QEMU releases it a little after the event.
+		until_done 60 "chardev-remove in round $round: $(<"$W/qmp")" qmp '{"execute": "chardev-remove", "arguments": {"id": "hot"}}'
+		until_done 60 "the connection of round $round ends" is_free
+		nbdcopy "nbd+unix:///vg/data?socket=$W/nbd" "$W/copy" || fail "nbdcopy in round $round"
+		cmp -n $((8 << 20)) -i $((32 << 20)):0 "$W/copy" "$W/shared/data" || fail "the volume has other data after round $round"
+	done
+	: >"$W/shared/leave"
+	{ wait $guest; } 2>/dev/null || { cat "$W/guest"; tail -n 20 "$W/klog"; fail "the guest ended with an error"; }
+	guest=
+	stop
+	echo "a disk is plugged in and unplugged three times, once while it is written: $SECONDS s"
 }
 
 for one in "${cases[@]}"; do "case_$one"; done
