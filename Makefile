@@ -84,6 +84,7 @@ test: ## what CI runs: check, all tests, one case of each kind with a real kerne
 		"snapshots of file systems in use" "timeout 300 tests/e2e/snapshots.sh -r 3" \
 		"arrays on NBD servers" "timeout 300 tests/e2e/nbd-members.sh" \
 		"NBD with TLS @10" "timeout 300 tests/interop/nbd-tls.sh" \
+		"QEMU's scenarios @20" "timeout 300 tests/interop/qemu.sh" \
 		"discards of a loop device" "timeout 300 tests/e2e/discards.sh" \
 		"file systems whose daemon is killed" "timeout 600 tests/e2e/kill.sh -r 1 raid1 far-ll six five-ppl"
 
@@ -141,6 +142,7 @@ interop: ## every suite with a real kernel, built ZFS modules included: before a
 		"file systems whose daemon is killed" "timeout 1200 tests/e2e/kill.sh" \
 		"arrays on NBD servers" "timeout 900 tests/e2e/nbd-members.sh -r 5" \
 		"NBD with TLS" "timeout 600 tests/interop/nbd-tls.sh" \
+		"QEMU's scenarios" "timeout 600 tests/interop/qemu.sh" \
 		"discards of a loop device" "timeout 300 tests/e2e/discards.sh" \
 		"images of a Ceph cluster with faults" "timeout 1200 tests/e2e/rbd.sh -r 3 all" \
 		"the disks of a dead NAS" "timeout 400 tests/e2e/nas.sh" \
