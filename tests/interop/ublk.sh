@@ -1,5 +1,5 @@
 #!/bin/bash
-# ublk.sh - volumes of ashlar as block devices, by the driver ublk of a real kernel (QEMU, Linux 6.12; ashlar runs in the guest)
+# ublk.sh - volumes of ashlar as block devices, by the driver ublk of a real kernel (QEMU, Linux 6.12 or another; ashlar runs in the guest)
 #
 #   serve    a logical volume is /dev/ublkbN: an ext4 on it, fio verifies, discards and flushes arrive, a read-only volume is one; the
 #            daemon waits for the end of the mount before it stops
@@ -7,8 +7,9 @@
 #   data     a device that waits is taken over by the same data alone: not by other disks with a volume of the same name, nor by a volume that
 #            is read-only now; a volume that was renamed keeps it
 #   user     an ordinary user has a device
+#   size     lvextend is seen where the kernel can change a size (Linux 6.16), and the log says so where it cannot
 #
-# usage: ublk.sh           environment: KILLS=N (default 20), ASHLAR=FILE
+# usage: ublk.sh           environment: KILLS=N (default 20), ASHLAR=FILE, KERNEL=DIR (default: of tests/oracle/get-kernel)
 # Debian packages: scripts/setup test. Works as root (virtiofsd).
 set -u
 here=$(dirname "$(realpath "$0")")
@@ -182,10 +183,25 @@ if [ "${1:-}" = guest ]; then
 	cmp -n $((4 << 20)) user/data user/disk.img
 	[ ! -e /sys/block/ublkb0 ]
 	echo "user: a device of an ordinary user, which another one cannot open"
+
+	serve
+	disk=$(device_of group.data)
+	"$ashlar" lvm lvextend --control control -L +8M group/data >/dev/null
+	if [ "$(uname -r | cut -d. -f1)" -ge 7 ]; then
+		until_it $server sh -c "[ \$(blockdev --getsize64 $disk) = $((104 << 20)) ]"
+		dd if=/dev/zero of=$disk bs=1M seek=96 count=8 oflag=direct 2>/dev/null
+		echo "size: lvextend is seen"
+	else
+		until_it $server grep -q 'its block device keeps its size.*Linux 6.16' log
+		[ "$(blockdev --getsize64 $disk)" = $((96 << 20)) ]
+		echo "size: the log says that this kernel cannot change it"
+	fi
+	kill -TERM $server
+	wait $server
 	exit
 fi
 
 # shellcheck source=tests/programs.sh
 . "$root/tests/programs.sh"
 needs "$ashlar"
-"$root/tests/oracle/qemu-run" --timeout 1200 --smp 2 --mem 1G "$here/ublk.sh" guest "$(realpath "$ashlar")" "${KILLS:-20}"
+"$root/tests/oracle/qemu-run" ${KERNEL:+--kernel "$KERNEL"} --timeout 1200 --smp 2 --mem 1G "$here/ublk.sh" guest "$(realpath "$ashlar")" "${KILLS:-20}"

@@ -44,7 +44,6 @@ use ashlar_export::fuse::mount::{MountError, MountPlace};
 use ashlar_ublk::{Channel, Controller};
 use ashlar_zfs::client::{Launcher, WorkerEnds};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
-use rustix::process::getppid;
 use rustix::stdio::stdin;
 
 use crate::error::{Error, Result};
@@ -220,8 +219,7 @@ pub fn run(tasks: &CleanupTasks) -> Result<ExitCode> {
     let mut passed_on: Option<OwnedFd> = None;
     let mut started = 0;
     let mut made = Made::default();
-    let daemon = getppid().map_or(0, |daemon| daemon.as_raw_nonzero().get());
-    let mut controller = tasks.ublk.then(|| Controller::new(daemon));
+    let mut controller = tasks.ublk.then(Controller::default);
     loop {
         let files: Vec<BorrowedFd<'_>> = passed_on.iter().map(AsFd::as_fd).collect();
         match send_with_files(stdin(), &said, &files) {

@@ -88,20 +88,14 @@ pub trait Channel: Send + Sync {
 }
 
 /// See the module text.
+#[derive(Default)]
 pub struct Controller {
-    /// The server's process.
-    server: i32,
     control: Option<Control>,
     /// Its devices, and whether a server had them before.
     devices: BTreeMap<u32, bool>,
 }
 
 impl Controller {
-    /// The controller of the server in the process `server`.
-    pub fn new(server: i32) -> Self {
-        Self { server, control: None, devices: BTreeMap::new() }
-    }
-
     /// Does what a server asks.
     ///
     /// # Errors
@@ -121,7 +115,7 @@ impl Controller {
                 abi::F_UNPRIVILEGED_DEV
             };
             let flags = kind | abi::F_CMD_IOCTL_ENCODE;
-            let info = DeviceInfo { server: self.server, flags, ..word.info };
+            let info = DeviceInfo { server: process(), flags, ..word.info };
             make(control, info, &word.parameters).map(|(made, file)| {
                 self.devices.insert(made.device, made.is_taken_over != 0);
                 (made.as_bytes().to_vec(), Some(file))
@@ -135,7 +129,7 @@ impl Controller {
                 START => {
                     let command =
                         if is_taken_over { abi::END_USER_RECOVERY } else { abi::START_DEV };
-                    control.command(command, device, self.server as u64).map(nothing)
+                    control.command(command, device, process() as u64).map(nothing)
                 }
                 RESIZE => resize(control, device, word.sectors).map(nothing),
                 IS_USED => is_used(device).map(|is_used| (vec![is_used.into()], None)),
@@ -218,6 +212,12 @@ fn settled(control: &Control, device: u32, own: u64) -> io::Result<Option<Device
     }
 }
 
+/// The process that a device belongs to. Linux 6.17 wants the one that has opened the server's file, and that is this one; it ends with its
+/// server.
+fn process() -> i32 {
+    rustix::process::getpid().as_raw_nonzero().get()
+}
+
 fn is_process(pid: i32) -> bool {
     Pid::from_raw(pid).is_some_and(|pid| test_kill_process(pid).is_ok())
 }
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn words_for_devices_that_are_not_the_servers_are_refused() {
         // Where there is a driver, and where there is not.
-        let mut controller = Controller::new(1);
+        let mut controller = Controller::default();
         for kind in [START, RESIZE, IS_USED, STOP, REMOVE, 7] {
             let why = controller.obey(Word::about(kind, 0).as_bytes()).map(|_| ()).unwrap_err();
             assert!(why.contains("not the server's") || why.contains("ublk"), "{why}");
