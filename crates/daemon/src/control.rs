@@ -4,8 +4,8 @@ use std::io;
 
 use ashlar_block::{ByteVolume, Presence};
 use ashlar_client::interface::{
-    self, ArrayReference, Entry, EntryKind, ModelStatus, Setting, SnapshotSample, TreePath,
-    VolumeStatus, control_error,
+    self, ArrayReference, Entry, EntryKind, LimitedVolume, ModelStatus, Setting, SnapshotSample,
+    TreePath, VolumeStatus, control_error,
 };
 use ashlar_client::passed_files::PassedFiles;
 use ashlar_client::varlink_server::{Interface, nothing, parse};
@@ -20,7 +20,7 @@ use ashlar_view::detail::{Detail, INACTIVE};
 use serde_json::{Value, json};
 
 use crate::service::Service;
-use crate::{stopping, trace, zfs};
+use crate::{metrics, stopping, trace, zfs};
 
 impl Interface for Service {
     const NAME: &'static str = interface::NAME;
@@ -171,6 +171,13 @@ impl Service {
             };
             with_clients(own, &device.bytes)
         });
+        let limited = devices.iter().filter(|device| device.role == Role::Volume);
+        let limited = limited.filter_map(|device| {
+            let limiter = device.bytes.limiter();
+            let limits = metrics::limits(limiter).filter(|_| !limiter.max().is_none())?;
+            let volume = device.links.last().unwrap_or(&device.name).clone();
+            Some(LimitedVolume { volume, limits })
+        });
         let waiting = self.stack.arrays.waiting().into_iter().map(|array| VolumeStatus {
             name: array.name.device(),
             alias: alias(&array.name),
@@ -187,6 +194,7 @@ impl Service {
             io: BackEnd::used().name().to_owned(),
             sandbox: self.confinement.status(),
             models: modelled.map(|(disk, model)| ModelStatus { disk, model }).collect(),
+            limited: limited.collect(),
             pools: self.pool_statuses(),
             stopping: self.ending.draining().is_stopped().then(|| self.ending.waits_for()),
             volumes: volumes.chain(waiting).chain(others).collect(),

@@ -1,7 +1,7 @@
 //! The lines above the table: the daemon, sums, degraded arrays, jobs.
 
 use ashlar_block::text::one_line;
-use ashlar_client::interface::{ArraySample, Job, JobState, LimitSample, SnapshotSample};
+use ashlar_client::interface::{ArraySample, Job, JobState, SnapshotSample};
 use ashlar_terminal::progress::clock;
 use ashlar_view::graph::human_size;
 
@@ -115,24 +115,10 @@ fn snapshots(interval: &Interval) -> Vec<(Tone, String)> {
 
 /// A line for each volume with rate limits, those first for which the most requests wait.
 fn rate_limits(interval: &Interval) -> Vec<(Tone, String)> {
-    let waiting = |limits: &LimitSample| limits.read.waiting + limits.write.waiting;
     let of = |device: &DeviceRates| {
         let limits = device.limits.as_ref()?;
-        let words = [
-            ("rbps", limits.rbps),
-            ("wbps", limits.wbps),
-            ("riops", limits.riops),
-            ("wiops", limits.wiops),
-        ];
-        let words = words.into_iter().filter_map(|(word, rate)| Some(format!("{word}={}", rate?)));
-        let words: Vec<String> = words.collect();
-        let wait = match waiting(limits) {
-            1 => "1 request waits".to_owned(),
-            count => format!("{count} requests wait"),
-        };
-        let title = device.title();
-        let text = format!("{title}: limited to {}; {wait}", words.join(" "));
-        (!words.is_empty()).then(|| (waiting(limits), (Tone::Plain, one_line(&text))))
+        let text = format!("{}: {}", device.title(), limits.text()?);
+        Some((limits.waiting(), (Tone::Plain, one_line(&text))))
     };
     let mut all: Vec<(u64, (Tone, String))> = interval.devices.iter().filter_map(of).collect();
     all.sort_by_key(|(waiting, _)| std::cmp::Reverse(*waiting));

@@ -53,6 +53,8 @@ fn text(status: &interface::Status) -> String {
     out.extend(status.places.lines().iter().map(|place| format!("{place}\n")));
     let modelled = status.models.iter().map(|it| (&it.disk, &it.model));
     out.extend(modelled.map(|(disk, model)| format!("{disk} takes the time of {model}\n")));
+    let limited = status.limited.iter().filter_map(|it| Some((&it.volume, it.limits.text()?)));
+    out.extend(limited.map(|(volume, limits)| format!("{volume} is {limits}\n")));
     for pool in &status.pools {
         out += &format!("{}: zpool, OpenZFS {} in process {}", pool.name, pool.release, pool.pid);
         out += &pool.ended.as_ref().map_or("\n".to_owned(), |how| format!(", which ended {how}\n"));

@@ -25,6 +25,12 @@ fn limits(daemon: &Daemon, name: &str) -> Value {
     devices.iter().find(|device| device["name"] == name).unwrap()["limits"].clone()
 }
 
+/// The lines about limits of `ashlar status`.
+fn limited_lines(daemon: &Daemon) -> Vec<String> {
+    let text = daemon.client(&["status"]).ok().out;
+    text.lines().filter(|line| line.contains("limited")).map(str::to_owned).collect()
+}
+
 /// The writes of a device that ended.
 fn writes(daemon: &Daemon, name: &str) -> u64 {
     let stat = daemon.client(&["get", &format!("sys/block/{name}/stat")]).ok().out;
@@ -58,6 +64,7 @@ fn a_request_waits_for_its_limit_until_the_limit_is_raised_and_delays_no_other()
     assert_eq!((writes(&daemon, "d0"), writes(&daemon, "d1")), (1, 1));
     let top = daemon.client(&["top", "--batch", "-n", "1", "-d", "0.1"]).ok();
     assert!(top.out.contains("\nd0: limited to wbps=1; 1 request waits\n"), "{top:?}");
+    assert_eq!(limited_lines(&daemon), ["d0 is limited to wbps=1; 1 request waits"]);
     // Limits of something else change nothing for it.
     set(&daemon, "d0", "riops=1000");
     assert_eq!(limits(&daemon, "d0")["write"]["waiting"], json!(1));
@@ -68,6 +75,12 @@ fn a_request_waits_for_its_limit_until_the_limit_is_raised_and_delays_no_other()
     assert_eq!((&found["wbps"], &found["riops"]), (&Value::Null, &json!(1000)));
     assert_eq!((&found["write"]["waiting"], &found["write"]["requests"]), (&json!(0), &json!(1)));
     assert!(found["write"]["time_ns"].as_u64().unwrap() > 0, "{found}");
+    let status = daemon.client(&["status", "--json"]).ok().out;
+    let status: Value = serde_json::from_str(&status).unwrap();
+    assert_eq!(status["limited"], json!([{ "volume": "d0", "limits": found }]));
+    assert_eq!(limited_lines(&daemon), ["d0 is limited to riops=1000; 0 requests wait"]);
+    set(&daemon, "d0", "riops=max");
+    assert!(limited_lines(&daemon).is_empty());
     assert_eq!(limited.read_at(4096, 4096), [2; 4096]);
     drop((limited, other));
     daemon.end();
@@ -102,6 +115,9 @@ fn limits_are_those_of_the_configuration_and_of_the_command_line_also_for_what_c
         Daemon::start(images.dir.path(), &[&["--config", "stack.toml"], &limits[..]].concat());
     daemon.client(&["md", "incremental", "d0", "d1", "d2"]).ok();
     assert_eq!(io_max(&daemon, "md127"), "rbps=max wbps=2048 riops=7 wiops=max burst_ms=100\n");
+    // The members match the star, too.
+    let lines = limited_lines(&daemon);
+    assert_eq!(lines, ["md/data is limited to wbps=2048 riops=7; 0 requests wait"]);
     // A member has no clients.
     let run = daemon.client(&["get", "sys/block/d0/queue/io_max"]);
     assert!(run.code != Some(0) && run.err.contains("there is no such thing"), "{run:?}");

@@ -53,6 +53,12 @@ type Pool (
   ended: ?string
 )
 
+# A volume with rate limits.
+type LimitedVolume (
+  volume: string,
+  limits: LimitSample
+)
+
 # Io is io_uring or threads; sandbox is on, or off: with the reason.
 type Status (
   version: string,
@@ -65,6 +71,7 @@ type Status (
   ublk: []UblkDevice,
   metrics: ?string,
   models: []Model,
+  limited: []LimitedVolume,
   pools: []Pool,
   volumes: []Volume,
   stopping: ?[]string

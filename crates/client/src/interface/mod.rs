@@ -5,12 +5,14 @@
 
 mod description;
 pub mod front_ends;
+mod limits;
 mod messages;
 mod replies;
 mod sample;
 mod status;
 
 pub use description::DESCRIPTION;
+pub use limits::{DelaySample, LimitSample, LimitedVolume};
 pub use messages::{
     Activate, ActivateReply, ArrayReference, Attach, DiskReference, DoneReply, Entry, EntryKind,
     FileSystemReply, GroupsReply, Grow, Job, JobAction, JobControl, JobKind, JobState, Lvm,
@@ -21,8 +23,8 @@ pub use messages::{
 pub(crate) use messages::{DetailReply, EntriesReply, JobsReply, StatusReply, ValueReply};
 pub use replies::{control_error, refused, refused_by, refused_with, reply};
 pub use sample::{
-    ArraySample, DelaySample, DeviceSample, LimitSample, MemberSample, OperationSample, RunSample,
-    Sample, SampleReply, SyncSample, ThreadSample,
+    ArraySample, DeviceSample, MemberSample, OperationSample, RunSample, Sample, SampleReply,
+    SyncSample, ThreadSample,
 };
 pub use status::{ModelStatus, PoolStatus, SnapshotSample, Status, VolumeStatus};
 
@@ -66,6 +68,7 @@ mod tests {
         check("Volume", serde_json::to_value(VolumeStatus::default()).unwrap());
         check("Status", serde_json::to_value(Status::default()).unwrap());
         check("Model", serde_json::to_value(ModelStatus::default()).unwrap());
+        check("LimitedVolume", serde_json::to_value(LimitedVolume::default()).unwrap());
         check("Pool", serde_json::to_value(PoolStatus::default()).unwrap());
         let job = Job {
             name: String::new(),

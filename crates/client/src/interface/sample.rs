@@ -4,7 +4,7 @@ use ashlar_block::latency::BOUNDS_US;
 use serde::{Deserialize, Serialize};
 
 use super::front_ends::{ConnectionLimits, ThreadConnections, VolumeClients};
-use super::{Job, PoolStatus, SnapshotSample};
+use super::{Job, LimitSample, PoolStatus, SnapshotSample};
 
 /// Counters and states of everything in a daemon, at one moment.
 #[derive(Serialize, Deserialize, Debug, Default)]
@@ -103,36 +103,6 @@ impl DeviceSample {
     pub fn volume_clients(&self) -> Option<&VolumeClients> {
         (self.usage == "volume").then_some(&self.clients)
     }
-}
-
-/// The rate limits of a volume, each a number in a second, and the requests that had to wait for them.
-#[derive(Clone, Default, Serialize, Deserialize, Debug)]
-pub struct LimitSample {
-    /// Bytes read; `None` for no limit.
-    pub rbps: Option<u64>,
-    /// Bytes written; `None` for no limit.
-    pub wbps: Option<u64>,
-    /// Reads; `None` for no limit.
-    pub riops: Option<u64>,
-    /// Writes and discards; `None` for no limit.
-    pub wiops: Option<u64>,
-    /// The length of a burst in milliseconds.
-    pub burst_ms: u32,
-    /// Reads that had to wait.
-    pub read: DelaySample,
-    /// Writes and discards that had to wait.
-    pub write: DelaySample,
-}
-
-/// Requests that had to wait for a rate limit.
-#[derive(Clone, Default, Serialize, Deserialize, Debug)]
-pub struct DelaySample {
-    /// Those that wait now.
-    pub waiting: u64,
-    /// All since the daemon started.
-    pub requests: u64,
-    /// The time for which those waited that have passed, added up, in nanoseconds.
-    pub time_ns: u64,
 }
 
 /// The completed operations of one kind on a device since the daemon started.

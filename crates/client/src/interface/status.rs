@@ -6,6 +6,7 @@ use ashlar_stack::snapshots::{SnapshotState, SnapshotUse};
 use ashlar_view::graph::human_size;
 use serde::{Deserialize, Serialize};
 
+use super::LimitedVolume;
 use super::front_ends::{PlaceStatus, VolumeClients};
 
 /// A daemon's state.
@@ -26,6 +27,9 @@ pub struct Status {
     pub places: PlaceStatus,
     /// The disks with the timing of a device model.
     pub models: Vec<ModelStatus>,
+    /// The volumes with rate limits; none from an older daemon, which does not list them.
+    #[serde(default)]
+    pub limited: Vec<LimitedVolume>,
     /// The ZFS pools.
     pub pools: Vec<PoolStatus>,
     /// The volumes that are served, and the arrays.

@@ -104,7 +104,7 @@ fn operation(stats: &Stats, op: Op, group: GroupTotals) -> OperationSample {
 }
 
 /// Rate limits; `None` of a volume without limits for which no request ever waited.
-fn limits(limiter: &Limiter) -> Option<LimitSample> {
+pub(crate) fn limits(limiter: &Limiter) -> Option<LimitSample> {
     let (max, (read, write)) = (limiter.max(), limiter.delays());
     if max.is_none() && read.requests + write.requests == 0 {
         return None;

@@ -25,6 +25,7 @@ use serde_json::Value;
 
 use self::array::MemberOf;
 use self::device::DeviceInfo;
+pub(crate) use self::gather::limits;
 use self::limit::LimitOf;
 use self::page::encode_all;
 use self::snapshot::SnapshotOf;
