@@ -71,7 +71,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for handle in engine.handles() {
         let (fd, session) = (fd.try_clone()?, Arc::clone(&session));
         servers.push(handle.spawn_on(move || async move {
-            serve(Rc::new(KernelDev::new(fd)?), session, Arc::new(EngineRuntime)).await
+            serve(Rc::new(KernelDev::new(fd)?), session, Arc::new(EngineRuntime), 0).await
         }));
     }
     println!("{}", mount.path().join("dev/disk").display());

@@ -106,8 +106,8 @@ impl Site {
             let fd = fd.try_clone().map_err(|error| Error::plain("cannot mount", error))?;
             let session = Arc::clone(&session);
             servers.push(handle.spawn_on(move || async move {
-                server::serve(std::rc::Rc::new(KernelDev::new(fd)?), session, disks::runtime())
-                    .await
+                let dev = std::rc::Rc::new(KernelDev::new(fd)?);
+                server::serve(dev, session, disks::runtime(), 0).await
             }));
         }
         Ok(Arc::new(Self { dir, shown, mount: Mutex::new(mount), servers, _engine: engine }))

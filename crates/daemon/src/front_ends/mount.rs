@@ -15,8 +15,10 @@ use ashlar_block::sync::lock;
 use ashlar_client::interface::front_ends::PlaceStatus;
 use ashlar_disks as disks;
 use ashlar_disks::options::some_parsed;
+use ashlar_engine::memory::available_bytes;
 use ashlar_engine::{ReceiveError, Receiver, sleep};
 use ashlar_export::fuse::dev::KernelDev;
+use ashlar_export::fuse::gate::limited_bytes;
 use ashlar_export::fuse::mount::{self as fuse_mount, Mount, MountError};
 use ashlar_export::fuse::server as fuse;
 use ashlar_export::fuse::session::Session;
@@ -101,7 +103,9 @@ impl FrontEndOptions for MountOptions {
         let options = fuse_mount::MountOptions { allow_other: self.allow_other };
         let (mount, fd) = fuse_mount::mount(path, options).map_err(cannot_mount)?;
         let holes = self.holes.unwrap_or_default();
-        Ok(Some(Box::new(WaitingMount { mount, fd, holes, helper: None })))
+        // The sandbox refuses the question later.
+        let available = available_bytes().unwrap_or(0);
+        Ok(Some(Box::new(WaitingMount { mount, fd, holes, available, helper: None })))
     }
 }
 
@@ -123,6 +127,8 @@ struct WaitingMount {
     fd: OwnedFd,
     /// What happens when clients punch holes.
     holes: Holes,
+    /// The memory that was available at the start, bytes.
+    available: u64,
     helper: Option<Arc<CleanupHelper>>,
 }
 
@@ -139,7 +145,7 @@ impl Place for WaitingMount {
 
     /// Serves it from every reactor.
     fn start(self: Box<Self>, daemon: &Parts<'_>) -> Result<Box<dyn FrontEnd>> {
-        let Self { mount, fd, holes, helper } = *self;
+        let Self { mount, fd, holes, available, helper } = *self;
         let view = View { attributes: Arc::clone(daemon.attributes) };
         let owner = Owner {
             uid: rustix::process::geteuid().as_raw(),
@@ -149,13 +155,15 @@ impl Place for WaitingMount {
         let session = Arc::new(Session::new(view, owner, holes));
         let path = mount.path().to_owned();
         let servers = FuturesUnordered::new();
-        for handle in daemon.engine.handles() {
+        let handles = daemon.engine.handles();
+        let limited_bytes = limited_bytes(available, handles.len());
+        for handle in handles {
             let fd: io::Result<OwnedFd> = fd.try_clone();
             let fd = fd.map_err(|error| Error::new("cannot mount", path.display(), error))?;
             let session = Arc::clone(&session);
             servers.push(handle.spawn_on(move || async move {
                 let dev = Rc::new(KernelDev::new(fd)?);
-                fuse::serve(dev, session, disks::runtime()).await
+                fuse::serve(dev, session, disks::runtime(), limited_bytes).await
             }));
         }
         let (mount, servers, users) = (mount.into(), servers.into(), Users { path, helper }.into());

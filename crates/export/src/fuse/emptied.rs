@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use ashlar_block::bio::Flags;
 use ashlar_block::buffer::Segment;
-use ashlar_block::byte_volume::OpenVolume;
+use ashlar_block::byte_volume::{ByteVolume, OpenVolume};
 use ashlar_block::status::Status;
 use futures_util::lock::Mutex;
 
@@ -27,6 +27,11 @@ pub(crate) struct Emptied {
 impl Emptied {
     pub(crate) fn new(volume: &Arc<OpenVolume>) -> Self {
         Self { volume: Arc::clone(volume), end: Mutex::new(0) }
+    }
+
+    /// The volume.
+    pub(crate) fn volume(&self) -> &ByteVolume {
+        &self.volume
     }
 
     /// Does `work`, after what lies before it.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use ashlar_block::LocalFuture;
 use ashlar_block::buffer::Segment;
-use ashlar_block::byte_volume::OpenVolume;
+use ashlar_block::byte_volume::{ByteVolume, OpenVolume};
+use ashlar_block::limiter::Direction;
 use ashlar_block::status::Status;
 use rustix::io::Errno;
 
@@ -44,6 +45,32 @@ impl Job {
             self.task,
             Task::Volume(_, Work::Write { .. }) | Task::Emptied(_, Work::Write { .. })
         )
+    }
+
+    /// Whether its volume has rate limits now: then it may wait for them.
+    pub(crate) fn is_limited(&self) -> bool {
+        let volume: &ByteVolume = match &self.task {
+            Task::Volume(volume, _) => volume,
+            Task::Emptied(emptied, _) | Task::Extend(emptied, _) => emptied.volume(),
+            Task::Store(..) => return false,
+        };
+        volume.limiter().is_on()
+    }
+
+    /// Waits until the rate limits of its volume let it pass, if it is a read, and returns then how many bytes of memory it
+    /// needs to run. Others wait while they run.
+    pub(crate) async fn pass(&mut self) -> Option<usize> {
+        let Task::Volume(volume, Work::Read { len, has_passed, .. }) = &mut self.task else {
+            return None;
+        };
+        volume.limiter().pass(Direction::Read, *len as u64).await;
+        *has_passed = true;
+        Some(*len)
+    }
+
+    /// Length of the data that came with it, bytes.
+    pub(crate) fn payload_bytes(&self) -> usize {
+        if self.wants_payload() { self.data_bytes() } else { 0 }
     }
 
     /// Length of the data that it holds while it runs, bytes.

@@ -8,7 +8,7 @@
 //!
 //! Invariants: every request but FORGET is answered exactly once. A payload's buffer belongs to its job until the
 //! volume has completed. A node id is never reused for another file. The memory of requests in flight is bounded, by
-//! not reading further ones.
+//! not reading further ones ([`gate`]).
 //!
 //! Durability: WRITE is as durable as a write to the volume; O_DSYNC writes are FUA, FSYNC is a flush, and both are
 //! answered only after the volume has completed them.
@@ -19,6 +19,7 @@
 mod abi;
 pub mod dev;
 mod emptied;
+pub mod gate;
 pub mod job;
 pub mod mount;
 mod reply;

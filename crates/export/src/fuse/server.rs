@@ -5,13 +5,12 @@
 //! a separate buffer: the data of a WRITE then begins at the start of an aligned buffer and goes to the device without
 //! being copied. Only short data are copied out, because a large buffer held for each would waste memory.
 
-use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
+use std::task::Poll;
 
 use ashlar_block::buffer::{Buffer, Segment};
 use ashlar_block::byte_volume::ByteVolume;
@@ -20,22 +19,23 @@ use rustix::io::Errno;
 
 use super::abi::{self, MAX_WRITE, WRITE_HEAD, opcode};
 use super::dev::FuseDev;
+use super::gate::{Class, Gate, Hold};
 use super::job::Job;
 use super::reply;
 use super::request::Request;
 use super::session::{Action, Session};
 use super::tree::Namespace;
 
-/// Limit on the data of requests in flight on one reactor, bytes; above it no further request is read.
-const IN_FLIGHT_BYTES: usize = 64 << 20;
 /// The least that a request counts for in that sum.
 const REQUEST_BYTES: usize = 4096;
 /// Payloads up to this length are copied out of the receive buffer, bytes.
 const COPY_BYTES: usize = 64 << 10;
+/// The same for what may wait for rate limits: so it holds at most twice as much memory as it counts for.
+const COPY_LIMITED_BYTES: usize = MAX_WRITE / 2;
 /// Requests read before other tasks get a turn.
 const BATCH: usize = 64;
 
-/// Serves a mount until it ends, and then the requests still in flight.
+/// Serves a mount until it ends, and then the requests still in flight. `limited_bytes`: see [`limited_bytes`](super::gate::limited_bytes).
 ///
 /// Several reactors may serve one session, each with a handle to the same connection.
 ///
@@ -45,10 +45,11 @@ pub async fn serve<D: FuseDev, N: Namespace>(
     dev: Rc<D>,
     session: Arc<Session<N>>,
     runtime: Arc<dyn Runtime>,
+    limited_bytes: usize,
 ) -> io::Result<()> {
-    let server = Server { dev, session, runtime, gate: Rc::new(Gate::default()) };
+    let server = Server { dev, session, runtime, gate: Rc::new(Gate::new(limited_bytes)) };
     let ended = server.run().await;
-    server.gate.below(1).await;
+    server.gate.until(Gate::is_empty).await;
     ended
 }
 
@@ -75,7 +76,7 @@ impl<D: FuseDev, N: Namespace> Server<D, N> {
         let mut inbox = Inbox::new();
         let mut read = 0;
         loop {
-            self.gate.below(IN_FLIGHT_BYTES).await;
+            self.gate.until(Gate::is_open).await;
             match inbox.receive(&*self.dev) {
                 Ok(len) => self.dispatch(&mut inbox, len),
                 Err(error) => match Errno::from_io_error(&error) {
@@ -110,31 +111,46 @@ impl<D: FuseDev, N: Namespace> Server<D, N> {
             Action::Reply(bytes) => send(&*self.dev, &[IoSlice::new(&bytes)]),
             Action::Silent => {}
             Action::Run(job) => {
-                let payload = job.wants_payload().then(|| inbox.take_payload(len));
-                self.start(job, payload);
+                let class = if job.is_limited() { Class::Limited } else { Class::Free };
+                let payload = job.wants_payload().then(|| inbox.take_payload(len, class));
+                self.start(job, payload, class);
             }
         }
     }
 
-    fn start(&self, job: Job, payload: Option<Segment>) {
-        let weight = job.data_bytes().max(REQUEST_BYTES);
+    fn start(&self, job: Job, payload: Option<Segment>, class: Class) {
+        let bytes = match class {
+            Class::Free => job.data_bytes(),
+            Class::Limited => job.payload_bytes(),
+        };
         let promise = Promise {
             dev: Rc::clone(&self.dev),
             unique: Some(job.unique),
-            gate: Rc::clone(&self.gate),
-            weight,
+            hold: Hold::new(&self.gate, class, bytes.max(REQUEST_BYTES)),
         };
-        self.gate.add(weight);
-        self.runtime.spawn(Box::pin(async move {
-            let done = job.run(payload).await;
-            match &done.data {
-                Some(data) => {
-                    promise.keep(&[IoSlice::new(&done.head), IoSlice::new(data.as_slice())]);
-                }
-                None => promise.keep(&[IoSlice::new(&done.head)]),
-            }
-        }));
+        self.runtime.spawn(match class {
+            Class::Free => Box::pin(run(job, payload, promise)),
+            Class::Limited => Box::pin(run_limited(job, payload, promise)),
+        });
     }
+}
+
+/// Runs a job, and answers its request.
+async fn run<D: FuseDev>(job: Job, payload: Option<Segment>, promise: Promise<D>) {
+    let done = job.run(payload).await;
+    match &done.data {
+        Some(data) => promise.keep(&[IoSlice::new(&done.head), IoSlice::new(data.as_slice())]),
+        None => promise.keep(&[IoSlice::new(&done.head)]),
+    }
+}
+
+/// The same for a volume with rate limits: a read gets its memory when they have let it pass.
+async fn run_limited<D: FuseDev>(mut job: Job, payload: Option<Segment>, promise: Promise<D>) {
+    let _room = match job.pass().await {
+        Some(bytes) => promise.hold.gate().room(bytes).await,
+        None => None,
+    };
+    run(job, payload, promise).await;
 }
 
 /// Writes a reply.
@@ -152,8 +168,7 @@ fn send<D: FuseDev>(dev: &D, parts: &[IoSlice<'_>]) {
 struct Promise<D: FuseDev> {
     dev: Rc<D>,
     unique: Option<u64>,
-    gate: Rc<Gate>,
-    weight: usize,
+    hold: Hold,
 }
 
 impl<D: FuseDev> Promise<D> {
@@ -168,37 +183,6 @@ impl<D: FuseDev> Drop for Promise<D> {
         if let Some(unique) = self.unique.take() {
             send(&*self.dev, &[IoSlice::new(&reply::error(unique, Errno::IO))]);
         }
-        self.gate.remove(self.weight);
-    }
-}
-
-/// The weight of the requests in flight, and the one task that may wait for it to fall.
-#[derive(Default)]
-struct Gate {
-    weight: Cell<usize>,
-    waiting: RefCell<Option<Waker>>,
-}
-
-impl Gate {
-    fn add(&self, weight: usize) {
-        self.weight.set(self.weight.get() + weight);
-    }
-
-    fn remove(&self, weight: usize) {
-        self.weight.set(self.weight.get() - weight);
-        if let Some(waker) = self.waiting.take() {
-            waker.wake();
-        }
-    }
-
-    fn below(&self, bound: usize) -> impl Future<Output = ()> {
-        poll_fn(move |cx| {
-            if self.weight.get() < bound {
-                return Poll::Ready(());
-            }
-            *self.waiting.borrow_mut() = Some(cx.waker().clone());
-            Poll::Pending
-        })
     }
 }
 
@@ -246,9 +230,13 @@ impl Inbox {
     }
 
     /// Takes the payload of the WRITE of `len` bytes that was just received.
-    fn take_payload(&mut self, len: usize) -> Segment {
+    fn take_payload(&mut self, len: usize, class: Class) -> Segment {
         let payload = len.saturating_sub(WRITE_HEAD).min(MAX_WRITE);
-        if payload <= COPY_BYTES {
+        let copied = match class {
+            Class::Free => COPY_BYTES,
+            Class::Limited => COPY_LIMITED_BYTES,
+        };
+        if payload <= copied {
             return Buffer::from_slice(&self.body.as_slice()[..payload]).whole();
         }
         let mut full = std::mem::replace(&mut self.body, Buffer::alloc(MAX_WRITE));

@@ -43,8 +43,9 @@ use super::work::Work;
 const VALID_SECONDS: u64 = 1;
 /// The longest text that one write may store in an attribute, bytes (in sysfs: a page).
 const ATTRIBUTE_MAX: usize = 4096;
-/// The most asynchronous requests that the kernel may have in flight (its default is 12).
-const MAX_BACKGROUND: u16 = 256;
+/// The most asynchronous requests that the kernel may have in flight (its default is 12). It counts those of all volumes together, also
+/// those that wait for a volume's rate limits: this is enough for eight loop devices, which have 128 each.
+const MAX_BACKGROUND: u16 = 1024;
 
 /// The result of a request.
 pub enum Action {
@@ -390,7 +391,7 @@ impl<N: Namespace> Session<N> {
                 if len == 0 {
                     return Ok(Action::Reply(reply::ok(unique)));
                 }
-                let work = Work::Read { offset, len: len as usize };
+                let work = Work::Read { offset, len: len as usize, has_passed: false };
                 Ok(Action::Run(Job::on(volume, unique, work)))
             }
             Handle::Attribute { path, text } => {

@@ -14,9 +14,11 @@ use super::reply;
 /// An operation on a volume. Offsets and lengths are in bytes.
 #[derive(Debug, PartialEq, Clone, Copy)]
 pub(crate) enum Work {
+    /// `has_passed`: the volume's rate limits have let it pass.
     Read {
         offset: u64,
         len: usize,
+        has_passed: bool,
     },
     /// `len` is the part of the payload that is inside the volume.
     Write {
@@ -66,9 +68,12 @@ impl Work {
         payload: Option<Segment>,
     ) -> Result<JobReply, Status> {
         let head = match self {
-            Self::Read { offset, len } => {
+            Self::Read { offset, len, has_passed } => {
                 let mut buffer = Buffer::alloc(len);
-                volume.read(offset, [buffer.whole()]).await?;
+                match has_passed {
+                    true => volume.read_passed(offset, [buffer.whole()]).await?,
+                    false => volume.read(offset, [buffer.whole()]).await?,
+                }
                 return Ok(JobReply {
                     head: reply::header(unique, len).to_vec(),
                     data: Some(buffer),

@@ -88,7 +88,7 @@ fn serve_all(ram: &Arc<Ram>, messages: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
 fn serve_from(dev: RecordingDevice, volume: Arc<ByteVolume>) -> Vec<Vec<u8>> {
     let dev = Rc::new(dev);
     let (_, session) = session(&[("dev/md0", volume)]);
-    let mut server = Box::pin(serve(Rc::clone(&dev), Arc::new(session), Arc::new(TestRuntime)));
+    let mut server = Box::pin(serve(Rc::clone(&dev), Arc::new(session), Arc::new(TestRuntime), 0));
     let mut cx = Context::from_waker(Waker::noop());
     for _ in 0..10_000 {
         if let Poll::Ready(result) = server.as_mut().poll(&mut cx) {
@@ -228,7 +228,7 @@ fn a_request_whose_task_is_lost_is_answered_with_eio() {
         Rc::new(RecordingDevice { messages: RefCell::new(opened().into()), ..Default::default() });
     dev.messages.borrow_mut().push_back(read_message(0, 512));
     let (_, session) = session(&[("dev/md0", ram.volume())]);
-    let mut server = Box::pin(serve(Rc::clone(&dev), Arc::new(session), Arc::new(TestRuntime)));
+    let mut server = Box::pin(serve(Rc::clone(&dev), Arc::new(session), Arc::new(TestRuntime), 0));
     let mut cx = Context::from_waker(Waker::noop());
     while !dev.messages.borrow().is_empty() {
         assert!(server.as_mut().poll(&mut cx).is_pending());
@@ -237,4 +237,107 @@ fn a_request_whose_task_is_lost_is_answered_with_eio() {
     drop(TASKS.take());
     assert_eq!(errno(&dev.replies.borrow()[3]), Some(Errno::IO));
     while server.as_mut().poll(&mut cx).is_pending() {}
+}
+
+/// A clock that stands still, and never rings.
+struct Stopped;
+
+impl Runtime for Stopped {
+    fn now_ns(&self) -> u64 {
+        0
+    }
+
+    fn wall_clock(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn sleep(&self, _: Duration) -> LocalFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+
+    fn spawn(&self, _: LocalFuture<'static, ()>) {
+        unreachable!("limits start no tasks");
+    }
+}
+
+/// A server of a volume whose limits let one request pass, open as handle 1, and of one without limits, open as handle 2.
+struct LimitedServer {
+    dev: Rc<RecordingDevice>,
+    limited: Arc<ByteVolume>,
+    server: LocalFuture<'static, io::Result<()>>,
+    has_ended: bool,
+}
+
+impl LimitedServer {
+    fn new(requests: Vec<Vec<u8>>, limited_bytes: usize) -> Self {
+        let (limited, other) = (Ram::new("md0", 1 << 20).volume(), Ram::new("md1", 4096).volume());
+        let change = "rbps=1 wbps=1 burst_ms=1".parse().unwrap();
+        limited.limiter().set(&change, &(Arc::new(Stopped) as Arc<dyn Runtime>));
+        let (_, session) = session(&[("dev/md0", Arc::clone(&limited)), ("dev/md1", other)]);
+        let mut messages = opened();
+        messages.extend([
+            message(opcode::LOOKUP, 2, b"md1", &[0]),
+            message(opcode::OPEN, 4, &abi::OpenIn { flags: 2, open_flags: 0 }, &[]),
+        ]);
+        messages.extend(requests);
+        let messages = RefCell::new(messages.into());
+        let dev = Rc::new(RecordingDevice { messages, together: true, ..Default::default() });
+        let runtime = Arc::new(TestRuntime);
+        let server = Box::pin(serve(Rc::clone(&dev), Arc::new(session), runtime, limited_bytes));
+        Self { dev, limited, server, has_ended: false }
+    }
+
+    /// Runs it until it can do no more; returns the new replies.
+    fn run(&mut self) -> Vec<Vec<u8>> {
+        let mut cx = Context::from_waker(Waker::noop());
+        for _ in 0..1000 {
+            if !self.has_ended {
+                self.has_ended = self.server.as_mut().poll(&mut cx).is_ready();
+            }
+            let mut tasks = TASKS.take();
+            tasks.retain_mut(|task| task.as_mut().poll(&mut cx).is_pending());
+            TASKS.with_borrow_mut(|new| new.extend(tasks));
+        }
+        self.dev.replies.take()
+    }
+
+    fn untaken(&self) -> usize {
+        self.dev.messages.borrow().len()
+    }
+}
+
+const OPENED: usize = 5;
+
+fn read_of_the_other() -> Vec<u8> {
+    message(opcode::READ, 4, &abi::ReadIn { fh: 2, size: 512, ..Default::default() }, &[])
+}
+
+#[test]
+fn requests_that_wait_for_limits_do_not_keep_a_volume_without_limits_waiting() {
+    let write = write_message(0, &[1; 1 << 20]);
+    for (waiting, limited_bytes) in [(read_message(0, 1 << 20), 0), (write, 128 << 20)] {
+        let mut requests = vec![waiting; 70];
+        requests.push(read_of_the_other());
+        let mut server = LimitedServer::new(requests, limited_bytes);
+        let replies = server.run();
+        assert_eq!(replies.len(), OPENED + 2, "one of each volume is answered");
+        let read = reply_parts(&replies[OPENED + 1]);
+        assert_eq!(read, (0, &[0; 512][..]));
+        assert!(!server.has_ended && server.untaken() == 0);
+        server.limited.limiter().lift();
+        assert_eq!(server.run().len(), 69);
+        assert!(server.has_ended);
+    }
+}
+
+#[test]
+fn the_data_of_writes_that_wait_for_limits_have_a_bound() {
+    let mut requests = vec![write_message(0, &[1; 1 << 20]); 70];
+    requests.push(read_of_the_other());
+    let mut server = LimitedServer::new(requests, 4 << 20);
+    assert_eq!(server.run().len(), OPENED + 1);
+    assert_eq!(server.untaken(), 6, "64 MiB wait, and one has passed");
+    server.limited.limiter().lift();
+    assert_eq!(server.run().len(), 70);
+    assert!(server.has_ended);
 }

@@ -186,7 +186,7 @@ impl ServedTree {
         let serve_on = |handle: &ashlar_engine::Handle| {
             let (fd, session) = (fd.try_clone().expect("dup"), Arc::clone(&session));
             handle.spawn_on(move || async move {
-                serve(Rc::new(KernelDev::new(fd)?), session, Arc::new(EngineRuntime)).await
+                serve(Rc::new(KernelDev::new(fd)?), session, Arc::new(EngineRuntime), 0).await
             })
         };
         let ended = engine.handles().iter().map(serve_on).collect();
