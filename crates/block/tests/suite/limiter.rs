@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ashlar_block::byte_volume::Holes;
 use ashlar_block::limiter::{Delays, Direction, Limiter};
-use ashlar_block::{Buffer, ByteVolume, Flags, Limits, LocalFuture, Sectors};
+use ashlar_block::{Buffer, ByteVolume, Flags, Limits, LocalFuture, Sectors, Status};
 use ashlar_sim::{Media, Model, Rng, Sim, SimDisk, seeds};
 use futures_util::future::{Either, join, join_all, select};
 
@@ -254,9 +254,24 @@ fn volumes_on_one_disk_have_their_own_limits_and_delay_no_other() {
 #[test]
 fn what_counts_is_in_the_table() {
     type Work = for<'a> fn(&'a ByteVolume) -> LocalFuture<'a, ()>;
-    let works: [(Work, [u64; 4]); 8] = [
+    let works: [(Work, [u64; 4]); 9] = [
         (|v| Box::pin(async { read(v, 0, 4096).await }), [4096, 1, 0, 0]),
         (|v| Box::pin(async { read(v, 3, 5).await }), [5, 1, 0, 0]),
+        (
+            |v| {
+                Box::pin(async {
+                    let mut data = Buffer::try_zeroed(4096).unwrap();
+                    v.read_passed(3, [data.segment(0..5)]).await.unwrap();
+                    // The volume may have become smaller since the read has passed.
+                    let end = v.size_bytes();
+                    assert_eq!(
+                        v.read_passed(end, [data.segment(0..1)]).await,
+                        Err(Status::Invalid)
+                    );
+                })
+            },
+            [0, 0, 0, 0],
+        ),
         (|v| Box::pin(async { write(v, 0, 4096).await }), [0, 0, 4096, 1]),
         // It reads and writes a block.
         (|v| Box::pin(async { write(v, 3, 5).await }), [0, 0, 5, 1]),
