@@ -4,8 +4,9 @@
 #   server    nbdinfo, nbdcopy and qemu-img against ashlar: certificates and keys, --tls=on and require; versions of TLS, a change of keys
 #   client    ashlar against nbdkit and qemu-nbd, with data that are compared
 #   refused   wrong CAs, names and keys, expired and revoked certificates; plain text after STARTTLS; servers that talk a client out of TLS
+#   renewed   certificates, lists of revoked ones and keys that are replaced while ashlar serves in its sandbox
 #
-# usage: nbd-tls.sh [server|client|refused...]    default: all
+# usage: nbd-tls.sh [server|client|refused|renewed...]    default: all
 # environment: ASHLAR=FILE the program, default target/debug/ashlar; KEEP=1 keep the files
 # Debian packages: scripts/setup test. Works as an ordinary user.
 set -euo pipefail
@@ -16,7 +17,7 @@ root=$(dirname "$(dirname "$here")")
 needs "$ashlar"
 
 steps=("$@")
-[ $# -gt 0 ] || steps=(server client refused)
+[ $# -gt 0 ] || steps=(server client refused renewed)
 
 W=$(mktemp -d "${TMPDIR:-/tmp}/ashlar-tls.XXXXXX")
 here_pid='' there_pid='' port='' checks=0
@@ -296,9 +297,78 @@ refused_step() {
 	stop_there
 }
 
+# --- files that are replaced ------------------------------------------------
+# put FILE NAME - a file in the place of one of the server's, as programs do that renew certificates
+put() {
+	cp "$1" "$W/live/new"
+	mv "$W/live/new" "$W/live/$2"
+}
+put_both() { for kind in cert key; do put "$W/$1/server-$kind.pem" "server-$kind.pem"; done; }
+renewed_step() {
+	local at
+	mkdir "$W/live"
+	put "$W/pki/ca-cert.pem" ca-cert.pem
+	put_both expired
+	serve --tls=require --tls-dir "$W/live" --tls-verify-peer
+	"$ashlar" status --control "$W/control" >"$W/said"
+	grep -qx 'sandbox: on' "$W/said" || fail "there is no sandbox"
+	at="nbds://localhost:$port/a.img?tls-certificates=$W/pki"
+	refused "the first certificate" "certificate has expired" "$ashlar" scan "$at"
+	put_both pki
+	ok "the renewed certificate" "$ashlar" scan "$at"
+	ok "the renewed certificate, nbdinfo" nbdinfo "$at"
+	logged 'credentials for TLS have changed' || fail "the log has no word of the renewal"
+	# Half of another one: what can be used stays, and the log says so once.
+	put "$W/other/server-cert.pem" server-cert.pem
+	ok "a certificate without its key" "$ashlar" scan "$at"
+	ok "a certificate without its key, again" "$ashlar" scan "$at"
+	[ "$(grep -c 'cannot use the changed credentials' "$W/log")" = 1 ] || fail "there is not one warning"
+	echo nothing >"$W/live/server-cert.pem"
+	ok "something else than a certificate" "$ashlar" scan "$at"
+	[ "$(grep -c 'cannot use the changed credentials' "$W/log")" = 2 ] || fail "there are not two warnings"
+	put_both expired
+	refused "the first certificate again" "certificate has expired" "$ashlar" scan "$at"
+	put_both pki
+	put "$W/revoked/ca-crl.pem" ca-crl.pem
+	refused "a certificate that was revoked meanwhile" "" "$ashlar" scan "$at"
+	logged "certificate revoked" || fail "the log does not say that it was revoked"
+
+	# A file of keys is read again where it is, a directory whatever is put there.
+	cp "$W/psk/keys.psk" "$W/live/keys.psk"
+	serve --tls=require --tls-psk "$W/live/keys.psk"
+	at="localhost:$port/a.img?tls-psk-file=$W/new.psk"
+	echo "carol:$(openssl rand -hex 32)" >"$W/new.psk"
+	refused "a new user" "TLS" "$ashlar" scan "nbds://carol@$at"
+	cat "$W/new.psk" >>"$W/live/keys.psk"
+	ok "a new user in the file" "$ashlar" scan "nbds://carol@$at"
+	mkdir "$W/keys"
+	cp "$W/psk/keys.psk" "$W/keys/"
+	serve --tls=require --tls-dir "$W/keys"
+	at="localhost:$port/a.img?tls-psk-file=$W/new.psk"
+	refused "a new user of a directory" "TLS" "$ashlar" scan "nbds://carol@$at"
+	cp "$W/new.psk" "$W/keys/new"
+	mv "$W/keys/new" "$W/keys/keys.psk"
+	ok "a new user in the directory" "$ashlar" scan "nbds://carol@$at"
+
+	# The sandbox shows the directory alone.
+	rm "$W"/live/*
+	ln -s "$W"/pki/server-*.pem "$W/live/"
+	serve --tls=require --tls-dir "$W/live"
+	logged 'it is a link that leads out of' || fail "no warning of a link"
+	ln -sf "$W"/expired/server-*.pem "$W/live/"
+	ok "a link to another place" "$ashlar" scan "nbds://localhost:$port/a.img?tls-certificates=$W/ca"
+	logged 'cannot use the changed credentials.*Permission denied' || fail "a link is followed out of the sandbox"
+	serve --tls=require --tls-dir "$W/live" --no-sandbox
+	at="nbds://localhost:$port/a.img?tls-certificates=$W/ca"
+	refused "the link's certificate" "certificate has expired" "$ashlar" scan "$at"
+	ln -sf "$W"/pki/server-*.pem "$W/live/"
+	ok "a link, without the sandbox" "$ashlar" scan "$at"
+	stop_here
+}
+
 for step in "${steps[@]}"; do
 	case $step in
-	server | client | refused) "${step}_step" ;;
+	server | client | refused | renewed) "${step}_step" ;;
 	*) fail "no step $step" ;;
 	esac
 	echo "pass $step"

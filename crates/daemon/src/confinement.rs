@@ -67,6 +67,13 @@ impl Confinement {
         Self(Err("a test".to_owned()))
     }
 
+    /// Lets the daemon read these files later, and what is below these directories.
+    pub(crate) fn show(&mut self, places: Vec<PathBuf>) {
+        if let Ok(policy) = &mut self.0 {
+            *policy = places.into_iter().fold(policy.clone(), Policy::read_below);
+        }
+    }
+
     /// Whether there is one.
     pub(crate) fn is_on(&self) -> bool {
         self.0.is_ok()

@@ -3,7 +3,7 @@
 //! A daemon makes them before it reads the first byte of a disk, since this takes rights that it needs for nothing else.
 //! Early clients wait: connections queue, and the kernel holds requests to the mount.
 
-use std::path;
+use std::path::{self, PathBuf};
 use std::sync::Arc;
 
 use ashlar_client::access::Access;
@@ -45,6 +45,11 @@ impl Places {
     /// Whether clients pass memory of theirs.
     pub(crate) fn have_foreign_memory(&self) -> bool {
         self.waiting.iter().any(|place| place.has_foreign_memory())
+    }
+
+    /// The files and directories that front ends read again while they serve.
+    pub(crate) fn reads(&self) -> Vec<PathBuf> {
+        self.waiting.iter().flat_map(|place| place.reads()).collect()
     }
 
     /// Starts the front ends. Returns the control socket, too.

@@ -122,7 +122,7 @@ pub fn serve(
     if !config.incremental {
         opener.decorators.check(&config.disks)?;
     }
-    let confinement = Confinement::of(config);
+    let mut confinement = Confinement::of(config);
     if !confinement.is_on() {
         ending.listen().map_err(deaf)?;
     }
@@ -138,6 +138,9 @@ pub fn serve(
         pools.launcher = confinement.is_on().then_some(helper as Arc<dyn Launcher>);
     }
     notify::connect();
+    if confinement.is_on() {
+        confinement.show(places.reads());
+    }
     // Inside, the limits of control groups cannot be read.
     let threads = config.threads();
     confinement.confine_files(places.memory_bytes(), places.have_foreign_memory())?;

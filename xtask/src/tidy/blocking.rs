@@ -43,6 +43,7 @@ const PLACES: &[(&str, &str)] = &[
     ("crates/daemon/src/front_ends/vhost_user.rs", "the start"),
     ("crates/nbd/src/network.rs", "in the pool, which looks names up"),
     ("crates/nbd/src/tls/credentials.rs", "the server's start; a client's in the pool"),
+    ("crates/nbd/src/tls/server.rs", "the start, and later in the pool"),
 ];
 
 /// Calls that wait; those of a module are recognised by its name and a function's.

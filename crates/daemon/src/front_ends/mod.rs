@@ -16,6 +16,7 @@ pub(crate) mod vhost_user;
 
 use std::collections::BTreeSet;
 use std::io;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
@@ -94,6 +95,11 @@ pub(crate) trait Place {
     /// Whether its clients pass memory of theirs, which takes addresses in this process.
     fn has_foreign_memory(&self) -> bool {
         false
+    }
+
+    /// The files and directories that it reads again while it serves.
+    fn reads(&self) -> Vec<PathBuf> {
+        Vec::new()
     }
 
     /// Adds what the cleanup helper is to end, besides the files.

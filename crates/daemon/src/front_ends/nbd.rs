@@ -260,6 +260,18 @@ impl Place for WaitingNbd {
         self.budget.limit_bytes() as u64
     }
 
+    fn reads(&self) -> Vec<PathBuf> {
+        let Some(server) = self.tls.server() else { return Vec::new() };
+        if let Some(file) = server.leads_away() {
+            let (file, place) = (file.display(), server.place().display());
+            tracing::warn!(
+                %file,
+                "it is a link that leads out of {place}: after a renewal, which the sandbox hides then, restart the daemon, or put a copy there"
+            );
+        }
+        vec![server.place().to_owned()]
+    }
+
     /// Exports all volumes. Connections are spread over the threads, which also accept them: those of each address on one thread.
     fn start(self: Box<Self>, daemon: &Parts<'_>) -> Result<Box<dyn FrontEnd>> {
         let Self { sockets, limits, tls, budget } = *self;

@@ -35,7 +35,7 @@ impl Tls {
     }
 
     /// The credentials.
-    pub(crate) fn server(&self) -> Option<&ServerTls> {
+    pub fn server(&self) -> Option<&ServerTls> {
         self.server.as_ref()
     }
 }

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::task::Poll;
 
-use ashlar_engine::ChunkList;
+use ashlar_engine::{ChunkList, ReceiveError, blocking};
 
 use super::config::Tls;
 pub use super::end::{Disconnect, End};
@@ -181,6 +181,10 @@ async fn secure<S: TryRecv>(
     }
     let insecure = |error: &dyn std::fmt::Display| Disconnect::Insecure(format!("TLS: {error}"));
     let server = tls.server().ok_or_else(|| insecure(&"it is switched off"))?;
+    let looking = server.clone();
+    if let Err(ReceiveError) = blocking::run(move || looking.renew()).await {
+        tracing::debug!("no look at the files of the credentials for TLS");
+    }
     let ssl = server.session().map_err(|error| insecure(&error))?;
     match stream.secure(ssl).await {
         Ok(client) => {

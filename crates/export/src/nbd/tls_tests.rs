@@ -20,11 +20,17 @@ use ashlar_nbd::wire::{OPT_GO, OPTS_MAGIC};
 /// The credentials of both sides.
 fn credentials(is_required: bool) -> (Tls, ClientTls) {
     let folder = TempDir::new().unwrap();
-    let keys = folder.path().join("keys.psk");
-    fs::write(&keys, "alice:00112233445566778899aabbccddeeff\n").unwrap();
+    let client = keys(&folder, "alice:00112233445566778899aabbccddeeff\n");
     let server = ServerTls::load(&Credentials::Directory(folder.path().into()), false).unwrap();
+    (Tls::new(server, is_required), client)
+}
+
+/// Writes the keys of a server, and returns the credentials of a client with such a key.
+fn keys(folder: &TempDir, lines: &str) -> ClientTls {
+    let keys = folder.path().join("keys.psk");
+    fs::write(&keys, lines).unwrap();
     let parameters = TlsParameters { psk_file: Some(keys), ..TlsParameters::default() };
-    (Tls::new(server, is_required), ClientTls::load(&parameters, None).unwrap())
+    ClientTls::load(&parameters, None).unwrap()
 }
 
 /// A server with TLS on one end of a pipe, and `client` on the other.
@@ -34,14 +40,24 @@ fn session<T, F: Future<Output = T>>(
     fragment: usize,
     client: impl FnOnce(Channel<Pipe>) -> F,
 ) -> (Result<End, Disconnect>, T) {
+    session_of(&alone(), tls, ram, fragment, client)
+}
+
+fn session_of<T, F: Future<Output = T>>(
+    peer: &Peer,
+    tls: &Tls,
+    ram: &Arc<SlowRam>,
+    fragment: usize,
+    client: impl FnOnce(Channel<Pipe>) -> F,
+) -> (Result<End, Disconnect>, T) {
     let (server, end) = pipe(1 << 20, fragment);
-    let (exports, peer) = (exports(ram), alone());
+    let exports = exports(ram);
     run(join(
         async {
             let stream = Channel::plain(&server);
-            let begun = begin(&stream, tls, &exports, &peer, pending(), pending()).await;
+            let begun = begin(&stream, tls, &exports, peer, pending(), pending()).await;
             let result = match begun {
-                Ok(Ok(begun)) => resume(&stream, begun, &peer, pending()).await,
+                Ok(Ok(begun)) => resume(&stream, begun, peer, pending()).await,
                 Ok(Err(end)) => Ok(end),
                 Err(error) => Err(error),
             };
@@ -120,6 +136,29 @@ fn a_client_with_tls_reads_what_it_has_written() {
             send(&stream, request(Command::Disc, 0).to_vec()).await;
         });
         assert!(matches!(result, Ok(End::Disc)), "{result:?}");
+    }
+}
+
+/// Has a client begin TLS, and leave: whether TLS succeeds.
+async fn begins(stream: Channel<Pipe>, credentials: &ClientTls) -> bool {
+    greeted(&stream).await;
+    send(&stream, option(OPT_STARTTLS, &[])).await;
+    let is_secure = take(&stream, 20).await.is_some()
+        && stream.secure(credentials.session().unwrap()).await.is_ok();
+    stream.stream().close();
+    is_secure
+}
+
+#[test]
+fn a_new_client_needs_the_keys_that_are_in_the_file_now() {
+    let (folder, ram) = (TempDir::new().unwrap(), SlowRam::new(SIZE, 0));
+    let old = keys(&folder, "alice:00112233445566778899aabbccddeeff\n");
+    let server = ServerTls::load(&Credentials::Directory(folder.path().into()), false).unwrap();
+    let tls = Tls::new(server, true);
+    let new = keys(&folder, "bob:ffeeddccbbaa99887766554433221100ff\n");
+    for (client, is_accepted) in [(&new, true), (&old, false)] {
+        let begun = session(&tls, &ram, 1 << 20, |stream| begins(stream, client)).1;
+        assert_eq!(begun, is_accepted);
     }
 }
 

@@ -8,7 +8,7 @@
 //! | `client-cert.pem`, `client-key.pem` | client, if there | the same of the client |
 //! | `keys.psk` | both, without certificates | lines of `USER:KEY` |
 //!
-//! Files are read when credentials are loaded, which blocks.
+//! Files are read when credentials are loaded, which blocks. A server looks at them again for each session: [`super::server`].
 
 use std::io;
 use std::net::IpAddr;
@@ -22,7 +22,6 @@ use openssl::ssl::{
     Ssl, SslContext, SslContextBuilder, SslMethod, SslOptions, SslRef, SslSessionCacheMode,
     SslVerifyMode, SslVersion,
 };
-use openssl::stack::Stack;
 use openssl::x509::X509;
 use openssl::x509::store::X509Lookup;
 use openssl::x509::verify::{X509CheckFlags, X509VerifyFlags};
@@ -33,15 +32,15 @@ use crate::uri::TlsParameters;
 
 /// The ciphers of TLS 1.2: authenticated, and with keys that are made for each connection. TLS 1.3 has no others. The shorter keys come
 /// first: nobody can try 128 bits either, and they take a quarter less of the processor.
-const CIPHERS: &str = "ECDHE+AES128+AESGCM:ECDHE+AESGCM:ECDHE+CHACHA20";
+pub(super) const CIPHERS: &str = "ECDHE+AES128+AESGCM:ECDHE+AESGCM:ECDHE+CHACHA20";
 /// The ciphers of TLS 1.3.
 const SUITES: &str = "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256";
 /// The same with keys that both sides have.
 const CIPHERS_OF_KEYS: &str = "ECDHE-PSK-CHACHA20-POLY1305";
 
-const CA: &str = "ca-cert.pem";
-const REVOKED: &str = "ca-crl.pem";
-const KEYS: &str = "keys.psk";
+pub(super) const CA: &str = "ca-cert.pem";
+pub(super) const REVOKED: &str = "ca-crl.pem";
+pub(super) const KEYS: &str = "keys.psk";
 
 /// Why credentials cannot be used.
 #[derive(Debug, Error)]
@@ -65,6 +64,9 @@ pub enum TlsError {
     /// A directory has neither certificates nor keys.
     #[error("{0}: it has neither server-cert.pem nor keys.psk")]
     Empty(PathBuf),
+    /// A file that was read before is not there any more.
+    #[error("{0}: it is gone, or cannot be found; to serve without it, restart the server")]
+    Gone(PathBuf),
     /// Keys prove who a client is already.
     #[error("clients have keys, which prove who they are: there is no certificate to verify")]
     NothingToVerify,
@@ -90,81 +92,12 @@ pub enum Credentials {
     Keys(PathBuf),
 }
 
-/// The credentials of a server, and the clients that it accepts.
-#[derive(Clone)]
-pub struct ServerTls {
-    context: SslContext,
-    proves_clients: bool,
-}
-
 /// The credentials of a client, and the server that it accepts.
 pub struct ClientTls {
     context: SslContext,
     /// Whether the server has a certificate that is verified, and has the name.
     is_verified: bool,
     name: Option<String>,
-}
-
-impl ServerTls {
-    /// Reads a server's credentials. With `verify_peer`, clients need a certificate of the CA.
-    ///
-    /// # Errors
-    /// [`TlsError`].
-    pub fn load(credentials: &Credentials, verify_peer: bool) -> Result<Self, TlsError> {
-        let mut context = context(SslMethod::tls_server())?;
-        // Tickets are for sessions that are resumed, and messages that arrive in between.
-        context.set_num_tickets(0)?;
-        let certificates = match credentials {
-            Credentials::Directory(directory) if directory.join("server-cert.pem").exists() => {
-                Some(directory)
-            }
-            Credentials::Directory(directory) => {
-                let path = directory.join(KEYS);
-                if !path.exists() {
-                    return Err(TlsError::Empty(directory.clone()));
-                }
-                accept_keys(&mut context, &path)?;
-                None
-            }
-            Credentials::Keys(path) => {
-                accept_keys(&mut context, path)?;
-                None
-            }
-        };
-        let Some(directory) = certificates else {
-            return match verify_peer {
-                true => Err(TlsError::NothingToVerify),
-                false => Ok(Self { context: context.build(), proves_clients: true }),
-            };
-        };
-        context.set_cipher_list(CIPHERS)?;
-        show_certificate(&mut context, directory, "server")?;
-        if verify_peer {
-            let accepted = accept(&mut context, directory)?;
-            let mut names = Stack::new()?;
-            for certificate in &accepted {
-                names.push(certificate.subject_name().to_owned()?)?;
-            }
-            context.set_client_ca_list(names);
-            context.set_verify(SslVerifyMode::PEER | SslVerifyMode::FAIL_IF_NO_PEER_CERT);
-        }
-        Ok(Self { context: context.build(), proves_clients: verify_peer })
-    }
-
-    /// Whether each client has to prove who it is.
-    pub fn proves_clients(&self) -> bool {
-        self.proves_clients
-    }
-
-    /// A new session's server side.
-    ///
-    /// # Errors
-    /// The library failed.
-    pub fn session(&self) -> Result<Ssl, ErrorStack> {
-        let mut ssl = Ssl::new(&self.context)?;
-        ssl.set_accept_state();
-        Ok(ssl)
-    }
 }
 
 impl ClientTls {
@@ -222,7 +155,7 @@ impl ClientTls {
 }
 
 /// What all sessions have in common.
-fn context(method: SslMethod) -> Result<SslContextBuilder, TlsError> {
+pub(super) fn context(method: SslMethod) -> Result<SslContextBuilder, TlsError> {
     let mut context = SslContext::builder(method)?;
     context.set_min_proto_version(Some(SslVersion::TLS1_2))?;
     context.set_ciphersuites(SUITES)?;
@@ -253,7 +186,7 @@ fn certificates(path: &Path) -> Result<Vec<X509>, TlsError> {
 }
 
 /// Has this side show its certificate, with those that lead to the CA.
-fn show_certificate(
+pub(super) fn show_certificate(
     context: &mut SslContextBuilder,
     directory: &Path,
     side: &str,
@@ -280,7 +213,10 @@ fn private_key(path: &Path) -> Result<PKey<Private>, TlsError> {
 }
 
 /// Accepts peers with certificates of the CAs of a directory, and returns these.
-fn accept(context: &mut SslContextBuilder, directory: &Path) -> Result<Vec<X509>, TlsError> {
+pub(super) fn accept(
+    context: &mut SslContextBuilder,
+    directory: &Path,
+) -> Result<Vec<X509>, TlsError> {
     let accepted = certificates(&directory.join(CA))?;
     let store = context.cert_store_mut();
     for certificate in &accepted {
@@ -312,7 +248,7 @@ pub(super) fn user_of(session: &SslRef) -> Option<&str> {
 }
 
 /// Has a server accept clients with a key of this file.
-fn accept_keys(context: &mut SslContextBuilder, path: &Path) -> Result<(), TlsError> {
+pub(super) fn accept_keys(context: &mut SslContextBuilder, path: &Path) -> Result<(), TlsError> {
     let keys = read_keys(path)?;
     context.set_cipher_list(CIPHERS_OF_KEYS)?;
     context.set_psk_server_callback(move |session, user, room| {

@@ -15,9 +15,11 @@ mod channel;
 mod credentials;
 mod keys;
 mod records;
+mod server;
 
 pub use channel::{Channel, SecureError, TlsSession};
-pub use credentials::{ClientTls, Credentials, ServerTls, TlsError};
+pub use credentials::{ClientTls, Credentials, TlsError};
+pub use server::ServerTls;
 
 #[cfg(test)]
 mod tests;
