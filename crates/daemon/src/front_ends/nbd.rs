@@ -67,7 +67,8 @@ options! {
         pub nbd_idle_timeout: Option<u32>,
 
         /// Memory for the requests of all NBD clients together, at least 64M: while it is short, requests wait, and clients
-        /// that do not take their replies are dropped [default: a quarter of what is available, at most 1G]
+        /// that do not take their replies are dropped. Of it, each client with TLS has 256K, and all of them at most a
+        /// quarter [default: a quarter of what is available, at most 1G]
         #[arg(long, value_name = "SIZE", value_parser = memory, help_heading = "Clients", hide_short_help = true)]
         pub nbd_memory: Option<Bytes>,
 
@@ -247,7 +248,7 @@ struct WaitingNbd {
     sockets: Vec<(Listen, BoundSocket)>,
     limits: listen::Config,
     tls: Tls,
-    /// The memory for requests: how much there is, /proc says.
+    /// The memory for requests and for TLS: how much there is, /proc says.
     budget: Arc<Budget>,
 }
 

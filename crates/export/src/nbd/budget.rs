@@ -1,9 +1,12 @@
-//! The memory that the requests of all connections may hold together.
+//! The memory that the requests of all connections may hold together, and their sessions of TLS.
 //!
 //! One budget is shared by all threads. A connection takes its memory in pieces (see [`admission`](super::admission)),
 //! so that most requests touch no shared state; taking a piece is one atomic addition. A lock is taken only while
 //! memory is short: requests then wait in a queue and are served in order of arrival, so that smaller ones do not keep
 //! overtaking a large one.
+//!
+//! A session holds its memory as long as the connection lasts, so all of them have a part of the budget only: a request of any length
+//! gets its memory once others have ended.
 //!
 //! No wake-up is lost: a waiting task increments `waiting` and then reads `used`; a releasing task subtracts from
 //! `used` and then reads `waiting`. Both are sequentially consistent, so at least one of the two sees the other.
@@ -12,10 +15,11 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use ashlar_engine::memory::available_bytes;
+use ashlar_nbd::tls::SESSION_BYTES;
 
 /// Smallest budget, bytes: enough for the longest requests to make progress.
 pub const MIN_BUDGET_BYTES: usize = 64 << 20;
@@ -23,12 +27,16 @@ pub const MIN_BUDGET_BYTES: usize = 64 << 20;
 const MAX_DEFAULT_BYTES: u64 = 1 << 30;
 /// The default budget is the available memory divided by this.
 const DEFAULT_PART: u64 = 4;
+/// What sessions of TLS may hold is the budget divided by this.
+const SESSIONS_PART: usize = 4;
 
 /// See the module text.
 #[derive(Debug)]
 pub struct Budget {
     limit: usize,
     used: AtomicUsize,
+    /// What of it is for sessions of TLS, those included that wait for their memory.
+    sessions: AtomicUsize,
     /// Connections that share it.
     sharers: AtomicUsize,
     /// Length of the queue.
@@ -63,6 +71,7 @@ impl Budget {
         Self {
             limit: limit.max(MIN_BUDGET_BYTES),
             used: AtomicUsize::new(0),
+            sessions: AtomicUsize::new(0),
             sharers: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
             queue: Mutex::default(),
@@ -84,15 +93,34 @@ impl Budget {
         self.waiting.load(SeqCst) > 0
     }
 
-    /// The most that one request takes, bytes. So while a request waits more than half is held, and some connection
-    /// holds at least [`Self::fair_share`].
+    /// The most that one request takes, bytes. So while a request waits more than half is held, and the requests of some connection
+    /// hold at least [`Self::fair_share`].
     pub(crate) fn most_at_once(&self) -> usize {
         self.limit / 2
     }
 
-    /// The share of each connection if half of the budget is spread evenly, bytes.
+    /// The share of each connection if half of the budget, without what sessions hold, is spread evenly, bytes.
     pub(crate) fn fair_share(&self) -> usize {
-        self.limit / 2 / self.sharers.load(SeqCst).max(1)
+        let half = (self.limit / 2).saturating_sub(self.sessions.load(SeqCst));
+        half / self.sharers.load(SeqCst).max(1)
+    }
+
+    /// The most sessions of TLS at a time.
+    pub(crate) fn most_sessions(&self) -> usize {
+        self.limit / SESSIONS_PART / SESSION_BYTES
+    }
+
+    /// Takes the memory of a session of TLS when it is its turn; `None` if there are [`Self::most_sessions`].
+    pub(crate) async fn session(self: &Arc<Self>) -> Option<SessionMemory> {
+        let most = self.most_sessions() * SESSION_BYTES;
+        let fits = |held: usize| held.checked_add(SESSION_BYTES).filter(|sum| *sum <= most);
+        self.sessions.fetch_update(SeqCst, SeqCst, fits).ok()?;
+        let mut memory = SessionMemory { budget: Arc::clone(self), is_taken: false };
+        if !self.try_take(SESSION_BYTES) {
+            self.take(SESSION_BYTES).await;
+        }
+        memory.is_taken = true;
+        Some(memory)
     }
 
     /// Adds a connection to the sharers.
@@ -148,6 +176,22 @@ impl Budget {
             }
         }
         self.waiting.store(queue.waiting.len(), SeqCst);
+    }
+}
+
+/// The memory of a session of TLS, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct SessionMemory {
+    budget: Arc<Budget>,
+    is_taken: bool,
+}
+
+impl Drop for SessionMemory {
+    fn drop(&mut self) {
+        self.budget.sessions.fetch_sub(SESSION_BYTES, SeqCst);
+        if self.is_taken {
+            self.budget.give(SESSION_BYTES);
+        }
     }
 }
 
@@ -240,6 +284,40 @@ mod tests {
         assert_eq!(budget.used_bytes(), MIB);
         drop(last);
         assert_eq!(budget.used_bytes(), 0);
+    }
+
+    #[test]
+    fn sessions_have_a_part_of_the_budget_and_wait_for_it_like_requests() {
+        let budget = Arc::new(Budget::new(0));
+        budget.join();
+        let share = budget.fair_share();
+        let session = || budget.session().now_or_never().map(|taken| taken.unwrap());
+        let first = session().unwrap();
+        assert_eq!(
+            (budget.used_bytes(), share - budget.fair_share()),
+            (SESSION_BYTES, SESSION_BYTES)
+        );
+        assert!(budget.try_take(LIMIT - SESSION_BYTES));
+        let mut waiting = Box::pin(budget.session());
+        assert!((&mut waiting).now_or_never().is_none() && budget.is_short());
+        // The client has gone.
+        drop(waiting);
+        assert_eq!((budget.used_bytes(), budget.is_short()), (LIMIT, false));
+        let mut waiting = Box::pin(budget.session());
+        assert!((&mut waiting).now_or_never().is_none());
+        drop(first);
+        let first = (&mut waiting).now_or_never().unwrap().unwrap();
+        assert_eq!(budget.used_bytes(), LIMIT);
+        budget.give(LIMIT - SESSION_BYTES);
+        let mut all: Vec<_> = std::iter::from_fn(|| budget.session().now_or_never()?).collect();
+        assert_eq!(all.len() + 1, LIMIT / 4 / SESSION_BYTES);
+        // The longest request waits for no session.
+        assert!(budget.try_take(budget.most_at_once()) && budget.fair_share() > 0);
+        budget.give(budget.most_at_once());
+        all.pop();
+        assert!(session().is_some());
+        drop((all, first));
+        assert_eq!((budget.used_bytes(), budget.fair_share()), (0, share));
     }
 
     #[test]

@@ -37,6 +37,9 @@ pub enum Disconnect {
     /// There is no TLS with the client: it sent something else, or one side does not accept the other.
     #[error("{0}")]
     Insecure(String),
+    /// Sessions of TLS have all the memory that they may have.
+    #[error("the memory for NBD clients is enough for {0} with TLS: use a larger --nbd-memory")]
+    TooManySecure(usize),
     /// Plain text came after `STARTTLS`, where somebody between both sides could have put it.
     #[error("plain text after STARTTLS, before the TLS handshake")]
     Injected,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use super::budget::Budget;
+use super::budget::{Budget, SessionMemory};
 use super::clients::Origin;
 
 /// The least rate, bytes per second, at which a client must take or send data while others wait for the memory that its
@@ -31,13 +31,16 @@ impl Room {
     }
 }
 
-/// A connection's part of the room, until it is dropped.
+/// A connection's part of the room, and the memory of its session of TLS, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Admitted(Arc<Room>);
+pub(crate) struct Admitted {
+    room: Arc<Room>,
+    _session: Option<SessionMemory>,
+}
 
 impl Drop for Admitted {
     fn drop(&mut self) {
-        self.0.served.fetch_sub(1, SeqCst);
+        self.room.served.fetch_sub(1, SeqCst);
     }
 }
 
@@ -67,6 +70,8 @@ pub struct Peer {
     clock_ns: Rc<Cell<u64>>,
     /// Since its transmission began.
     admitted: RefCell<Option<Admitted>>,
+    /// The memory of its session of TLS, until its transmission begins.
+    session: RefCell<Option<SessionMemory>>,
     was_refused: Cell<bool>,
     /// Memory held by its requests.
     held_bytes: Cell<usize>,
@@ -90,7 +95,7 @@ impl Peer {
         clock_ns: Rc<Cell<u64>>,
     ) -> Self {
         let active_ns = Cell::new(clock_ns.get());
-        let (admitted, was_refused, held_bytes, most_held_bytes, running, transfers) =
+        let (admitted, session, was_refused, held_bytes, most_held_bytes, running, transfers) =
             Default::default();
         Self {
             origin,
@@ -98,6 +103,7 @@ impl Peer {
             room,
             clock_ns,
             admitted,
+            session,
             was_refused,
             held_bytes,
             most_held_bytes,
@@ -112,8 +118,13 @@ impl Peer {
         self.origin
     }
 
-    pub(crate) fn budget(&self) -> &Budget {
+    pub(crate) fn budget(&self) -> &Arc<Budget> {
         &self.budget
+    }
+
+    /// Keeps the memory of its session of TLS.
+    pub(crate) fn secure(&self, session: SessionMemory) {
+        *self.session.borrow_mut() = Some(session);
     }
 
     /// Whether the limit on served connections leaves room for this one.
@@ -139,7 +150,8 @@ impl Peer {
     /// Records that its transmission begins.
     pub(crate) fn begin(&self) {
         self.room.served.fetch_add(1, SeqCst);
-        self.resume(Admitted(Arc::clone(&self.room)));
+        let (room, _session) = (Arc::clone(&self.room), self.session.take());
+        self.resume(Admitted { room, _session });
     }
 
     /// Records that its transmission, which began on another thread, continues here.

@@ -146,7 +146,7 @@ async fn negotiate<S: TryRecv>(
             Step::Incomplete if input.fill().await? => continue,
             Step::Tls => {
                 stream.send(ChunkList::of(std::mem::take(&mut out))).await.0?;
-                secure(stream, tls, input).await?;
+                secure(stream, tls, input, peer).await?;
                 handshake.secured();
                 continue;
             }
@@ -174,6 +174,7 @@ async fn secure<S: TryRecv>(
     stream: &Channel<S>,
     tls: &Tls,
     input: &Input<'_, Channel<S>>,
+    peer: &Peer,
 ) -> Result<(), Disconnect> {
     // A client waits for the answer to STARTTLS. What came before it must not be taken for something that came in TLS.
     if !input.is_empty() {
@@ -181,6 +182,9 @@ async fn secure<S: TryRecv>(
     }
     let insecure = |error: &dyn std::fmt::Display| Disconnect::Insecure(format!("TLS: {error}"));
     let server = tls.server().ok_or_else(|| insecure(&"it is switched off"))?;
+    let budget = peer.budget();
+    let memory = budget.session().await;
+    peer.secure(memory.ok_or_else(|| Disconnect::TooManySecure(budget.most_sessions()))?);
     let looking = server.clone();
     if let Err(ReceiveError) = blocking::run(move || looking.renew()).await {
         tracing::debug!("no look at the files of the credentials for TLS");

@@ -7,12 +7,14 @@ use std::sync::Arc;
 
 use ashlar_block::buffer::Buffer;
 use ashlar_nbd::TlsParameters;
-use ashlar_nbd::tls::{ClientTls, Credentials, ServerTls};
+use ashlar_nbd::tls::{ClientTls, Credentials, SESSION_BYTES, ServerTls};
 use ashlar_nbd::wire::{OPT_STARTTLS, REP_ACK, REP_ERR_INVALID};
+use futures_util::FutureExt;
 use futures_util::future::join;
 use tempfile::TempDir;
 
 use super::*;
+use crate::nbd::budget::Budget;
 use crate::nbd::testing::{Pipe, SIZE, SlowRam, alone, exports, pattern, pipe, run};
 use crate::nbd::transmission::{Command, Header};
 use ashlar_nbd::wire::{OPT_GO, OPTS_MAGIC};
@@ -160,6 +162,42 @@ fn a_new_client_needs_the_keys_that_are_in_the_file_now() {
         let begun = session(&tls, &ram, 1 << 20, |stream| begins(stream, client)).1;
         assert_eq!(begun, is_accepted);
     }
+}
+
+#[test]
+fn a_session_holds_memory_of_the_budget_until_the_connection_ends() {
+    let (tls, credentials) = credentials(true);
+    let (ram, budget) = (SlowRam::new(SIZE, 0), Arc::new(Budget::new(0)));
+    let peer = Peer::alone(Arc::clone(&budget));
+    let used = budget.used_bytes();
+    let begun = session_of(&peer, &tls, &ram, 1 << 20, |stream| async {
+        begins(stream, &credentials).await && budget.used_bytes() >= used + SESSION_BYTES
+    });
+    assert!(begun.1);
+    // It goes with the connection to another thread.
+    peer.begin();
+    let admitted = peer.leave();
+    assert_eq!(budget.used_bytes(), used + SESSION_BYTES);
+    drop(admitted);
+    assert_eq!(budget.used_bytes(), used);
+}
+
+#[test]
+fn a_client_is_refused_when_sessions_have_all_memory_that_they_may_have() {
+    let (tls, credentials) = credentials(true);
+    let (ram, budget) = (SlowRam::new(SIZE, 0), Arc::new(Budget::new(0)));
+    let take = || budget.session().now_or_never().flatten();
+    let others: Vec<_> = std::iter::from_fn(take).collect();
+    let attempt = || {
+        let peer = Peer::alone(Arc::clone(&budget));
+        session_of(&peer, &tls, &ram, 1 << 20, |stream| begins(stream, &credentials))
+    };
+    let (result, begun) = attempt();
+    let refused = matches!(result, Err(Disconnect::TooManySecure(most)) if most == others.len());
+    assert!(refused && !begun, "{result:?}");
+    drop(others);
+    assert!(attempt().1);
+    assert_eq!(budget.used_bytes(), 0);
 }
 
 /// Whoever is between both sides could put it there: after the handshake it would count as the client's word.

@@ -19,6 +19,7 @@ mod server;
 
 pub use channel::{Channel, SecureError, TlsSession};
 pub use credentials::{ClientTls, Credentials, TlsError};
+pub use records::SESSION_BYTES;
 pub use server::ServerTls;
 
 #[cfg(test)]

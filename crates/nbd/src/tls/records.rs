@@ -9,6 +9,8 @@ use ashlar_block::buffer::{Buffer, shared};
 const INPUT: usize = 128 << 10;
 /// How much is sent at a time, bytes.
 const OUTPUT: usize = 128 << 10;
+/// The memory of a session for what is received and sent, until the connection ends, bytes.
+pub const SESSION_BYTES: usize = INPUT + OUTPUT;
 /// The most data in a record, bytes.
 pub(super) const RECORD: usize = 16 << 10;
 /// The longest record: what ciphers of TLS 1.2 add to its data, rounded up, bytes.
