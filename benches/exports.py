@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Exports side by side: ashlar's NBD server and FUSE tree against what a user would run instead.
 
-    benches/exports.py [--seconds N] [--rounds N] [--dir DIR] [nbd-ram] [nbd-load] [nbd-file] [nbd-threads] [connections] [fuse]
+    benches/exports.py [--seconds N] [--rounds N] [--dir DIR] [nbd-ram] [nbd-load] [nbd-file] [nbd-threads] [nbd-tls] [connections] [fuse]
 
 Every round runs every contender on the same data, one after the other, in an order that turns from
 round to round. The tables give medians, and the median of the ratios within a round: absolute figures
 drift on a shared machine, ratios do not. nbd-load is nbd-ram with a client that costs little (benches/src/bin/nbd-load.rs):
-fio's own cost hides a part of the difference between fast servers. nbd-threads is nbd-file without io_uring. connections has 1, 2, 4 and 8 of them at once, each at the
+fio's own cost hides a part of the difference between fast servers. nbd-threads is nbd-file without io_uring. nbd-tls is nbd-ram over TLS with certificates:
+libnbd, fio's client, has TLS by GnuTLS. connections has 1, 2, 4 and 8 of them at once, each at the
 whole queue depth, in RAM (lean clients, one process each) and on a file (fio, one process each). Needs fio, nbdkit, qemu-storage-daemon, nbdfuse; fuse needs root.
 """
 import argparse, json, os, platform, shutil, signal, subprocess, sys, tempfile, time
@@ -79,6 +80,25 @@ def nbd_job(path, name, seconds, job):
     return fio(['--ioengine=nbd', f'--uri=nbd+unix:///{name}?socket={path}'], seconds, job)
 
 
+def certificates(path):
+    """A directory with a CA, and a server's certificate."""
+    os.mkdir(path)
+    new = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-noenc']
+    with open(os.path.join(path, 'server.ext'), 'w') as file:
+        file.write('subjectAltName=DNS:localhost\nextendedKeyUsage=serverAuth\nkeyUsage=digitalSignature\n')
+    for argv in (['req', '-x509', *new, '-subj', '/CN=CA', '-addext', 'keyUsage=critical,keyCertSign', '-keyout', 'ca-key.pem', '-out', 'ca-cert.pem'],
+                 ['req', '-new', *new, '-subj', '/CN=localhost', '-keyout', 'server-key.pem', '-out', 'server.csr'],
+                 ['x509', '-req', '-in', 'server.csr', '-CA', 'ca-cert.pem', '-CAkey', 'ca-key.pem', '-extfile', 'server.ext', '-out', 'server-cert.pem']):
+        subprocess.run(['openssl', *argv], cwd=path, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def tls_job(path, pki, seconds, job):
+    client = ['--ioengine=nbd', f'--uri=nbds+unix:///?socket={path}&tls-verify-peer=false']
+    if job == NBD_JOBS[0]:
+        fio(client, 2, ('1m', 'write', 4))
+    return fio(client, seconds, job)
+
+
 def load_job(path, name, seconds, job):
     if job in (NBD_JOBS[0], CONNECTION_JOBS[0]):
         fill(path, name)
@@ -125,7 +145,7 @@ def main():
     parser.add_argument('--json', help='append the results to this file')
     parser.add_argument('tables', nargs='*', default=[])
     args = parser.parse_args()
-    tables = args.tables or ['nbd-ram', 'nbd-load', 'nbd-file', 'nbd-threads', 'connections', 'fuse']
+    tables = args.tables or ['nbd-ram', 'nbd-load', 'nbd-file', 'nbd-threads', 'nbd-tls', 'connections', 'fuse']
     work = tempfile.mkdtemp(prefix='ashlar-bench.', dir=args.dir)
     sock, control = os.path.join(work, 's'), os.path.join(work, 'c')
     image = os.path.join(work, 'disk.img')
@@ -168,6 +188,13 @@ def main():
                 'ashlar with io_uring': ashlar(image, '', '--io=uring'),
                 'qemu-storage-daemon': qsd('threads'),
             }, NBD_JOBS, args.rounds, lambda name, job: nbd_job(sock, name, args.seconds, job))
+        if 'nbd-tls' in tables:
+            pki = os.path.join(work, 'pki')
+            certificates(pki)
+            rows += run('NBD over TLS, RAM', {
+                'ashlar': ashlar(f'ram:{SIZE >> 20}M', pki, '--tls=require', '--tls-dir', pki),
+                'nbdkit memory': lambda: fresh(['nbdkit', '-f', '-U', sock, '--tls=require', f'--tls-certificates={pki}', 'memory', str(SIZE)], pki),
+            }, NBD_JOBS, args.rounds, lambda pki, job: tls_job(sock, pki, args.seconds, job))
         if 'connections' in tables:
             rows += run('NBD, RAM, lean clients, several connections', {
                 'ashlar': ashlar(f'ram:{SIZE >> 20}M', ''),

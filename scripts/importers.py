@@ -56,6 +56,17 @@ def threads(results):
     return {'threads': rows}
 
 
+def tls(results):
+    rows = {row['name']: [None] * 4 for row in results}
+    rows['times nbdkit'] = [None] * 4
+    for row in results:
+        at = EXPORT_JOBS.index(tuple(row['job'][:2]))
+        rows[row['name']][at] = {'value': round(row['iops'] / 1000, 1), 'text': f'{row["iops"] / 1000:,.1f} ({row["least"] / 1000:,.1f} to {row["most"] / 1000:,.1f})'}
+        if row['name'] != 'ashlar':
+            rows['times nbdkit'][at] = ratio(row['ratio'])
+    return {'tls': rows}
+
+
 def connections(results):
     """A row for each kind of I/O and server, a column for each number of connections."""
     rows, counts = {}, [1, 2, 4, 8]
@@ -88,6 +99,18 @@ def vhost(results):
         if row['name'] != 'ashlar':
             rows.setdefault(f'{where}: times {row["name"]}', [None] * len(columns))[at] = ratio(row['ratio'])
     return {'vhost': rows}
+
+
+def ublk(results):
+    """A row for each way, a column for each kind of I/O."""
+    columns, rows = list(dict.fromkeys(tuple(row['job']) for row in results)), {}
+    for row in results:
+        at = columns.index(tuple(row['job']))
+        rows.setdefault(row['name'], [None] * len(columns))[at] = {
+            'value': round(row['iops']), 'text': f'{row["iops"]:,.0f} ({row["least"]:,.0f} to {row["most"]:,.0f})'}
+        if row['name'] != 'ublk':
+            rows.setdefault(f'times {row["name"]}', [None] * len(columns))[at] = ratio(row['ratio'])
+    return {'ublk': rows}
 
 
 def discards(results):
@@ -324,7 +347,7 @@ def beside_md(results):
     return {'beside-md': rows}
 
 
-OF = {'exports': exports, 'connections': connections, 'threads': threads, 'vhost': vhost, 'discards': discards, 'lvm-snapshot': lvm_snapshot, 'btrfs-scrub': btrfs_scrub,
+OF = {'exports': exports, 'connections': connections, 'threads': threads, 'tls': tls, 'vhost': vhost, 'ublk': ublk, 'discards': discards, 'lvm-snapshot': lvm_snapshot, 'btrfs-scrub': btrfs_scrub,
       'btrfs-readahead': btrfs_readahead, 'zvol': zvol, 'zvol-clients': zvol_clients, 'barrier': barrier, 'reads': reads, 'nomerges': nomerges,
       'healing': healing, 'parity': parity, 'beside-md': beside_md, 'readers': readers}
 # The figures that have a row for each peer that was there.
