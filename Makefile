@@ -121,6 +121,7 @@ interop: ## every suite with a real kernel, built ZFS modules included: before a
 		"file systems on arrays" "timeout 1800 tests/e2e/filesystems.sh -r 4" \
 		"volumes as disks of virtual machines" "timeout 1800 tests/interop/vhost-user.sh" \
 		"volumes as block devices, by ublk" "timeout 1200 tests/interop/ublk.sh" \
+		"the unit with block devices" "timeout 900 tests/interop/ublk-unit.sh" \
 		"md against the kernel" "timeout 1800 tests/interop/md.sh" \
 		"members between ashlar and the kernel" "timeout 1200 tests/interop/md-members.sh" \
 		"arrays that crash" "ROUNDS=1 timeout 1200 tests/interop/md-crash.sh" \

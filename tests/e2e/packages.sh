@@ -9,9 +9,11 @@
 #               finds nothing wrong in the unit, whose exposure must not pass the limit below; ashlar@vol serves the
 #               example of a configuration as an unprivileged user to an NBD client outside, and does so again after
 #               SIGKILL, and to one that connects to the socket unit while it is gone; an upgrade leaves it alone; the drop-ins
-#               for block devices and for a mount; what udev runs by the rule for members of arrays; a wrong configuration is
+#               for block devices and for a mount; virtual machines, TLS for clients and for disks, and limits, with their drop-ins;
+#               what udev runs by the rule for members of arrays; a wrong configuration is
 #               tried once, a missing disk several times; removal stops the daemons
-#   image       serves NBD through a bound folder, without capabilities, without io_uring, on a read-only root
+#   image       serves NBD, with TLS too, and a virtual machine through a bound folder, and another container has its disk there;
+#               without capabilities, without io_uring, on a read-only root
 #
 # The systems come from the machine's own source of Debian packages, once: target/packages keeps them.
 #
@@ -21,6 +23,8 @@
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 root=$(dirname "$(dirname "$here")")
+# shellcheck source=tests/until.sh
+. "$root/tests/until.sh"
 export ASHLAR=${ASHLAR:-$root/target/dist/ashlar}
 # The unit's exposure that systemd-analyze may find, in tenths.
 LIMIT=18
@@ -92,6 +96,8 @@ property() { inside systemctl show --value --property "$2" "ashlar@$1"; }
 files() {
 	local text shell
 	cp "$deb" "$W/system/root/ashlar.deb"
+	# As commands of root that ran before make it.
+	install -d -m 700 "$W/system/var/lib/ashlar"
 	chrooted apt-get -qq -o Dpkg::Use-Pty=0 install --no-install-recommends /root/ashlar.deb >"$W/log" 2>&1 || fail "$(cat "$W/log")"
 	is "what dpkg finds changed" "" "$(chrooted dpkg --verify ashlar)"
 	is "the version" "ashlar $(chrooted dpkg-query -W -f '${Version}' ashlar)" "$(chrooted ashlar --version)"
@@ -125,7 +131,12 @@ score() {
 # boot - the system with its own systemd as its first process
 boot() {
 	local child
-	systemd-nspawn --quiet --register=no --keep-unit --private-network --bind=/dev/fuse --bind="$W/node:$loop" \
+	# Its sockets are at hand here, too.
+	rm -rf "$W/sockets"
+	mkdir "$W/sockets"
+	# Landlock is not among the system calls that it allows by itself.
+	systemd-nspawn --quiet --register=no --keep-unit --private-network \
+		--system-call-filter='landlock_create_ruleset landlock_add_rule landlock_restrict_self' --bind=/dev/fuse --bind="$W/node:$loop" --bind="$W/sockets:/run/ashlar" \
 		--directory="$W/system" --boot </dev/null >"$W/console" 2>&1 &
 	machine=$!
 	has_leader() {
@@ -157,6 +168,7 @@ reads() {
 unit() {
 	local state=/var/lib/private/ashlar/vol outside waiting before restart offer uid n
 	head -c 2M /dev/urandom >"$W/letter"
+	is "the mode of the directory of states" 755 "$(inside stat -c %a /var/lib/ashlar)"
 	inside install -d -m 700 $state
 	inside truncate -s 64M $state/disk0.img $state/disk1.img
 	inside ashlar md create --homehost=any --assume-clean -l1 -n2 /dev/md0 $state/disk0.img $state/disk1.img >/dev/null
@@ -258,6 +270,9 @@ unit() {
 	is_later() { [ "$(property later ActiveState)" = active ]; }
 	until_done 20 "a disk that comes later is served" is_later
 
+	machines
+	secure
+
 	inside systemctl stop ashlar@vol
 	is "how it ended" "inactive success" "$(property vol ActiveState) $(property vol Result)"
 	# Removal ends what runs; nothing of the package is left but the configuration.
@@ -266,19 +281,147 @@ unit() {
 	is "the daemons after removal" "" "$(inside systemctl --no-legend --state=active list-units 'ashlar@*')"
 }
 
+# authority - a CA in $W/pki, with certificates of a server and of a client, and one of another CA's server in $W/other
+authority() {
+	local name kind use
+	for name in pki other; do
+		mkdir "$W/$name"
+		openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -noenc -days 2 -subj "/CN=CA $name" -keyout "$W/$name/ca-key.pem" \
+			-out "$W/$name/ca-cert.pem" -addext keyUsage=critical,keyCertSign,cRLSign 2>>"$W/log"
+		for kind in server client; do
+			use=$'subjectAltName=DNS:localhost\nkeyUsage=digitalSignature\nextendedKeyUsage='${kind}Auth
+			openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -noenc -subj "/CN=$kind" -keyout "$W/$name/$kind-key.pem" \
+				-out "$W/request" 2>>"$W/log"
+			openssl x509 -req -in "$W/request" -CA "$W/$name/ca-cert.pem" -CAkey "$W/$name/ca-key.pem" -days 2 -extfile <(echo "$use") \
+				-out "$W/$name/$kind-cert.pem" 2>>"$W/log"
+		done
+		rm "$W/$name/ca-key.pem"
+	done
+}
+# instance NAME DROP-IN... - the configuration on standard input, for a unit with these examples, and a disk plain.img
+instance() {
+	local name=$1 example to
+	shift
+	cat >"$W/system/etc/ashlar/$name.toml"
+	to=$W/system/etc/systemd/system/ashlar@$name.service.d
+	mkdir -p "$to"
+	for example in "$@"; do cp "packaging/examples/$example.conf" "$to/"; done
+	inside install -d -m 700 "/var/lib/private/ashlar/$name"
+	inside truncate -s 64M "/var/lib/private/ashlar/$name/plain.img"
+	inside systemctl daemon-reload
+}
+# status_of NAME - as the unit's daemon says it
+status_of() { inside ashlar status --control "/run/ashlar/$1/control.sock"; }
+
+# machines - virtual machines: the sockets are for QEMU's users, who do not control the daemon
+machines() {
+	local dir=/run/ashlar/vms guest
+	instance vms vms <<-'END'
+		disks = ["/var/lib/ashlar/vms/plain.img"]
+		vhost_user = "unix:/run/ashlar/vms/{}.sock"
+		vhost_user_mode = "660"
+		[limit]
+		"plain.*" = "wbps=100M"
+	END
+	inside systemctl start ashlar@vms || fail "a daemon for virtual machines"
+	is "the socket for machines" "660 kvm" "$(inside stat -c '%a %G' $dir/plain.img.sock)"
+	is "the control socket" "660 ashlar" "$(inside stat -c '%a %G' $dir/control.sock)"
+	is "the sandbox" "sandbox: on" "$(status_of vms | grep ^sandbox)"
+	inside useradd --groups kvm machine
+	as_machine() { inside setpriv --reuid=machine --regid=machine --init-groups "$@"; }
+	as_machine test -w $dir/plain.img.sock || fail "a user of QEMU does not reach the socket"
+	! as_machine ashlar status --control $dir/control.sock >/dev/null 2>&1 || fail "a user of QEMU controls the daemon"
+	guest=$W/guest.sh
+	# shellcheck disable=SC2016 # for the shell inside
+	printf '%s\n' 'set -e; [ "$(blockdev --getsize64 "$VDISK0")" = 67108864 ]' 'dd if="$1" of="$VDISK0" bs=64k oflag=direct conv=fsync status=none' \
+		'cmp -n 2097152 "$1" "$VDISK0"' >"$guest"
+	tests/oracle/uml-run --timeout 300 --vhost-user "$W/sockets/vms/plain.img.sock" --log "$W/klog" "$guest" "$W/letter" >"$W/log" 2>&1 ||
+		fail "a virtual machine: $(cat "$W/log" "$W/klog")"
+	cmp -n 2097152 "$W/letter" "$W/system/var/lib/private/ashlar/vms/plain.img" || fail "what the machine wrote is not on the disk"
+	grep -q 'wbps=104857600' <(inside ashlar get --control $dir/control.sock sys/block/plain.img/queue/io_max) || fail "the limit"
+	inside systemctl stop ashlar@vms
+	is "how it ended" "success" "$(property vms Result)"
+	is "what is left of it" "" "$(ls "$W/sockets/vms" 2>/dev/null)"
+}
+
+# secure - TLS with certificates that only root can read, for clients and for a disk; and with some that are renewed
+secure() {
+	local etc=$W/system/etc/ashlar at before
+	mkdir -m 700 "$etc/tls"
+	cp "$W"/pki/*.pem "$etc/tls/"
+	chmod 600 "$etc"/tls/*-key.pem
+	instance tls tls <<-'END'
+		disks = ["/var/lib/ashlar/tls/plain.img"]
+		nbd = ["unix:/run/ashlar/tls/nbd.sock", "tcp:127.0.0.1:10809"]
+		nbd_mode = "660"
+		tls = "require"
+		tls_dir = "/run/credentials/ashlar@tls.service"
+		tls_verify_peer = true
+	END
+	inside systemctl start ashlar@tls || fail "TLS with credentials of systemd"
+	is "the sandbox" "sandbox: on" "$(status_of tls | grep ^sandbox)"
+	at="nbds+unix:///plain.img?socket=$W/sockets/tls/nbd.sock&tls-certificates"
+	serves "$at=$W/pki" || fail "a client with TLS"
+	! nbdinfo "$at=$W/other" >/dev/null 2>&1 || fail "a client with another CA's certificate"
+	! nbdinfo "nbd+unix:///plain.img?socket=$W/sockets/tls/nbd.sock" >/dev/null 2>&1 || fail "a client without TLS"
+
+	# Its disk is the other one's volume.
+	echo '127.0.0.1 localhost' >"$W/system/etc/hosts"
+	instance far tls <<-'END'
+		disks = ["nbds://localhost:10809/plain.img?tls-certificates=/run/credentials/ashlar@far.service"]
+		nbd = ["unix:/run/ashlar/far/nbd.sock"]
+	END
+	printf '[Service]\nLoadCredential=client-%s.pem:/etc/ashlar/tls/client-%s.pem\n' cert cert key key >"$W/system/etc/systemd/system/ashlar@far.service.d/own.conf"
+	inside systemctl daemon-reload
+	inside systemctl start ashlar@far || fail "a disk with TLS"
+	reads "nbd+unix:///?socket=$W/sockets/far/nbd.sock" || fail "the data of a disk with TLS"
+	inside systemctl stop ashlar@far
+	is "how the daemon with a disk of TLS ended" success "$(property far Result)"
+	inside systemctl stop ashlar@tls
+
+	# Renewed while it serves, in a directory that the group can read.
+	inside install -d -m 750 -g ashlar /etc/ashlar/renewed
+	renew() { for kind in cert key; do inside install -m 640 -g ashlar "/root/$1-$kind.pem" "/etc/ashlar/renewed/server-$kind.pem"; done; }
+	for kind in cert key; do
+		cp "$W/other/server-$kind.pem" "$W/system/root/other-$kind.pem"
+		cp "$W/pki/server-$kind.pem" "$W/system/root/pki-$kind.pem"
+	done
+	renew other
+	instance renewed <<-'END'
+		disks = ["/var/lib/ashlar/renewed/plain.img"]
+		nbd = ["unix:/run/ashlar/renewed/nbd.sock"]
+		tls = "require"
+		tls_dir = "/etc/ashlar/renewed"
+	END
+	inside systemctl start ashlar@renewed || fail "TLS with a directory"
+	is "the sandbox" "sandbox: on" "$(status_of renewed | grep ^sandbox)"
+	at="nbds+unix:///plain.img?socket=$W/sockets/renewed/nbd.sock&tls-certificates"
+	# Clients of libnbd 1.14 compare no certificate on a Unix socket.
+	"$ASHLAR" scan "$at=$W/other" >/dev/null || fail "a client of the first certificate"
+	! "$ASHLAR" scan "$at=$W/pki" >/dev/null 2>&1 || fail "the first certificate is of both CAs"
+	before=$(property renewed MainPID)
+	renew pki
+	"$ASHLAR" scan "$at=$W/pki" >/dev/null || fail "a client of the renewed certificate"
+	serves "$at=$W/pki" || fail "a client of the renewed certificate"
+	! "$ASHLAR" scan "$at=$W/other" >/dev/null 2>&1 || fail "the first certificate is still shown"
+	is "the daemon after a renewal" "$before" "$(property renewed MainPID)"
+	inside systemctl stop ashlar@renewed
+}
+
 release() {
-	local vol name disks mount
+	local vol name scores=''
 	system "$1"
 	files
 	vol=$(score vol)
 	[ "$vol" ] || fail "systemd-analyze gives no score: $(tail -n 3 "$W/security")"
 	[ "${vol/./}" -le $LIMIT ] || fail "the exposure is $vol"
-	for name in disks mount; do
+	for name in disks mount vms tls ublk; do
 		mkdir -p "$W/system/etc/systemd/system/ashlar@$name.service.d"
 		cp "packaging/examples/$name.conf" "$W/system/etc/systemd/system/ashlar@$name.service.d/"
+		is "what systemd-analyze verify says of $name" "" "$(chrooted systemd-analyze verify "ashlar@$name.service" 2>&1)"
+		scores+=", with $name.conf $(score $name)"
+		rm -r "$W/system/etc/systemd/system/ashlar@$name.service.d"
 	done
-	disks=$(score disks)
-	mount=$(score mount)
 	rm -f "$W/disk"
 	truncate -s 64M "$W/disk"
 	loop=$(losetup --find --show "$W/disk")
@@ -288,7 +431,7 @@ release() {
 	chgrp disk "$W/node"
 	boot
 	unit
-	echo "$1: $(inside systemctl --version | head -n 1): the unit's exposure is $vol of 10, with disks $disks, with a mount $mount"
+	echo "$1: $(inside systemctl --version | head -n 1): the unit's exposure is $vol of 10$scores"
 	power_off
 	losetup --detach "$loop"
 	loop=''
@@ -300,7 +443,7 @@ pod() {
 	podman --root "$W/storage" --runroot "$W/run" --storage-driver vfs --cgroup-manager cgroupfs --runtime crun "$@"
 }
 image_case() {
-	local image tag options
+	local image tag options far
 	image=$(scripts/image "$cache")
 	is "the bytes of a second image" "$(sha256sum <"$image")" "$(sha256sum <"$(scripts/image "$W/again")")"
 	# crun refuses the two kinds of cgroups side by side.
@@ -329,10 +472,31 @@ image_case() {
 	"$ASHLAR" stop --control "$W/data/control.sock"
 	wait $runs || fail "the container ended with $?: $(cat "$W/log")"
 	runs=''
+	# The options of exports, and another container whose disk is the first one's volume. It knows CAs by a variable of the library.
+	mkdir "$W/data/pki"
+	cp "$W"/pki/*.pem "$W/data/pki/"
+	pod run "${options[@]}" --name secured "$tag" serve disk0.img disk1.img --nbd unix:nbd.sock --tls=require --tls-dir=pki \
+		--vhost-user 'unix:{}.sock' --limit '*:wbps=100M' --control control.sock >"$W/log" 2>&1 &
+	runs=$!
+	until_done 30 "the container with TLS is ready" grep -qx ready "$W/log"
+	serves "nbds+unix:///md0?socket=$W/data/nbd.sock&tls-certificates=$W/pki" || fail "a client with TLS"
+	"$ASHLAR" get --control "$W/data/control.sock" sys/block/md0/queue/io_max | grep -q wbps=104857600 || fail "a limit"
+	# shellcheck disable=SC2016 # for the shell inside
+	printf '%s\n' 'set -e; cmp -n 2097152 "$1" "$VDISK0"' >"$W/guest.sh"
+	tests/oracle/uml-run --timeout 300 --vhost-user "$W/data/md0.sock" --log "$W/klog" "$W/guest.sh" "$W/letter" >"$W/guest.log" 2>&1 ||
+		fail "a virtual machine: $(cat "$W/guest.log" "$W/klog")"
+	far=(scan 'nbds+unix:///md0?socket=nbd.sock')
+	! pod run "${options[@]}" "$tag" "${far[@]}" >"$W/status" 2>&1 || fail "a server of an unknown CA"
+	grep -q 'certificate is refused' "$W/status" || fail "a server of an unknown CA: $(cat "$W/status")"
+	pod run "${options[@]}" --env=SSL_CERT_FILE=/data/pki/ca-cert.pem "$tag" "${far[@]}" >"$W/status" 2>&1 || fail "a disk with TLS: $(cat "$W/status")"
+	"$ASHLAR" stop --control "$W/data/control.sock"
+	wait $runs || fail "the container with TLS ended with $?: $(cat "$W/log")"
+	runs=''
 	echo "image: podman $(podman --version | cut -d' ' -f3), crun: $(stat -c %s "$image") bytes; podman run ${options[*]/$W/DIR}"
 }
 
 cd "$root"
+authority
 case=deb
 deb=$(scripts/deb "$cache")
 for case in "${names[@]}"; do

@@ -12,12 +12,14 @@ use std::path::{Path, PathBuf};
 use super::support::ashlar;
 
 /// The rooms whose messages name the options of the program.
-const ROOMS: [&str; 4] = ["daemon/src", "commands/src", "disks/src", "client/src"];
+const ROOMS: [&str; 5] =
+    ["daemon/src", "commands/src", "disks/src", "client/src", "export/src/nbd"];
 
 /// Files and folders of `crates/cli/src`, or of [`ROOMS`], whose texts several commands print, or a command of another
 /// name; the longest matching prefix counts. A command stands for its subcommands, too.
 const SHARED: &[(&str, &[&str])] = &[
     ("daemon/src/confinement.rs", &["serve", "md assemble"]),
+    ("export/src/nbd", &["serve", "md assemble"]),
     ("daemon/src/service.rs", &["md add", "md incremental", "lvm vgextend"]),
     ("cli.rs", &["status", "zpool list"]),
     ("help.rs", &["status"]),
