@@ -41,7 +41,7 @@ if [ "${1:-}" = guest ]; then
 		e2fsck -fn "$disk" >/dev/null 2>&1
 		# The second one is read-only.
 		[ "$(blockdev --getro "$VDISK1")" = 1 ]
-		! dd if=/dev/zero of="$VDISK1" bs=4k count=1 oflag=direct 2>/dev/null
+		if dd if=/dev/zero of="$VDISK1" bs=4k count=1 oflag=direct 2>/dev/null; then exit 1; fi
 		cmp -n 4096 "$VDISK1" /dev/zero
 		;;
 	qemu)
