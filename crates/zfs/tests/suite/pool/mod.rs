@@ -381,7 +381,10 @@ impl VanishingMemory {
 
 impl Drop for VanishingMemory {
     fn drop(&mut self) {
+        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+        // Its addresses stay reserved: what another thread maps there would be read as the request's.
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
         // SAFETY: only the kernel accesses it, for another process.
-        unsafe { rustix::mm::munmap(self.0, self.1).unwrap() };
+        unsafe { mmap_anonymous(self.0, self.1, ProtFlags::empty(), flags).unwrap() };
     }
 }
