@@ -453,7 +453,8 @@ case_iothreads() {
 	stop_there
 
 	# A machine's disk moves to an iothread when its firmware finds it, and back at a reset; another client has it meanwhile.
-	there "$W/qmp" qemu-system-x86_64 -accel kvm -accel tcg -machine q35 -nodefaults -no-user-config -display none -m 64 -object iothread,id=t0 \
+	# No KVM: on some hosts it is there and does not run the firmware (tests/oracle/README.md).
+	there "$W/qmp" qemu-system-x86_64 -accel tcg -machine q35 -nodefaults -no-user-config -display none -m 64 -object iothread,id=t0 \
 		-blockdev "$(node vg/data node-name=far)" -device virtio-blk-pci,drive=far,iothread=t0,share-rw=on,bootindex=1 \
 		-qmp "unix:$W/qmp,server=on,wait=off"
 	rm -f "$W/far"
