@@ -62,7 +62,7 @@ def guest(ashlar, rounds, seconds):
     ways = [('ublk', ['--ublk'], ublk), ('loop on the mount', ['--mount', 'm'], loop), ('nbd', ['--nbd', 'unix:s'], nbd)]
     for turn in range(rounds):
         for name, options, open_device in ways[turn % 3:] + ways[:turn % 3]:
-            server = subprocess.Popen([ashlar, 'serve', 'disk.img', '--control', 'c', *options], stdout=subprocess.DEVNULL)
+            server = subprocess.Popen([ashlar, 'serve', 'disk.img', '--control', 'c', *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             device, close = open_device()
             for job in JOBS:
                 print(json.dumps([name, job, fio(device, seconds, job)]), flush=True)
@@ -84,7 +84,7 @@ def main():
     out = run(os.path.join(ROOT, 'tests/oracle/qemu-run'), '--timeout', '1800', '--smp', '2', '--mem', '2G', os.path.abspath(__file__), '--guest', ASHLAR,
               '--rounds', str(args.rounds), '--seconds', str(args.seconds))
     scores = {}
-    for line in out.splitlines():
+    for line in filter(lambda line: line.startswith('['), out.splitlines()):
         name, job, iops = json.loads(line)
         scores.setdefault(tuple(job), {}).setdefault(name, []).append(iops)
     rows = []
