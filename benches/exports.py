@@ -137,6 +137,14 @@ def run(title, contenders, jobs, rounds, measure):
     return rows
 
 
+def record(path, rows):
+    """Appends rows to a file, if there is one."""
+    if path:
+        with open(path, 'a') as file:
+            for row in rows:
+                file.write(json.dumps(row) + '\n')
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument('--seconds', type=int, default=4)
@@ -210,10 +218,7 @@ def main():
             rows += fuse(args, work, image, control)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    if args.json:
-        with open(args.json, 'a') as f:
-            for row in rows:
-                f.write(json.dumps(row) + '\n')
+    record(args.json, rows)
 
 
 class Looped:

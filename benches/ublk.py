@@ -10,8 +10,8 @@ Works as root.
 import argparse, json, os, subprocess, sys, time
 from statistics import median
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-ASHLAR = os.environ.get('ASHLAR', os.path.join(ROOT, 'target/release/ashlar'))
+from exports import ASHLAR, ROOT, record
+
 SIZE_MIB = 256
 JOBS = [('4k', 'randread', 1), ('4k', 'randread', 32), ('4k', 'randwrite', 1), ('4k', 'randwrite', 32), ('128k', 'read', 8), ('128k', 'write', 8)]
 
@@ -95,10 +95,7 @@ def main():
             ratio = median(ours / theirs for ours, theirs in zip(by_name['ublk'], all, strict=True))
             print(f'    {name:20} {median(all):8.0f} IOPS   ublk is {ratio:5.2f} x')
             rows.append({'job': job, 'name': name, 'iops': median(all), 'least': min(all), 'most': max(all), 'ratio': ratio})
-    if args.json:
-        with open(args.json, 'a') as file:
-            for row in rows:
-                file.write(json.dumps(row) + '\n')
+    record(args.json, rows)
 
 
 if __name__ == '__main__':

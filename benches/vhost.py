@@ -8,10 +8,10 @@ processor: the server runs on the first processor, the client on the second. In 
 a RAM disk: null-co, which fills what is read with zeroes and drops what is written, and a file of tmpfs. Its export has an I/O thread,
 which polls. Needs qemu-storage-daemon and two processors.
 """
-import argparse, json, os, platform, shutil, subprocess, sys, tempfile
+import argparse, os, platform, shutil, subprocess, sys, tempfile
 
 import exports
-from exports import ASHLAR, ROOT, SIZE, Server, run
+from exports import ASHLAR, ROOT, SIZE, Server, record, run
 
 LOAD = os.environ.get('VHOST_LOAD', os.path.join(ROOT, 'target/release/vhost-load'))
 JOBS = [(block, pattern, depth) for pattern in ('randread', 'randwrite') for block, depth in (('4k', 1), ('4k', 32), ('4k', 128))]
@@ -94,10 +94,7 @@ def main():
     finally:
         shutil.rmtree(work, ignore_errors=True)
         shutil.rmtree(shared, ignore_errors=True)
-    if args.json:
-        with open(args.json, 'a') as file:
-            for row in rows:
-                file.write(json.dumps(row) + '\n')
+    record(args.json, rows)
 
 
 if __name__ == '__main__':

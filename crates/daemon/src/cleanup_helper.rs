@@ -7,7 +7,8 @@
 //! enters the sandbox, passes the mount, the files and the pattern of sockets on its command line, and sends requests later, as words on a
 //! pair of sockets: a letter, and a number of two bytes or a name. The command line fixes what the cleanup helper can do, so a
 //! compromised daemon can end its own mount, make sockets that match its pattern, remove its own sockets' files, start workers, make ublk
-//! devices and take over those that earlier daemons have left, and nothing else. A worker enters a sandbox of its own before it receives its first command: it has no right that the daemon lacks.
+//! devices and take over those that earlier daemons have left, and nothing else. A worker enters a sandbox of its own before it receives
+//! its first command: it has no right that the daemon lacks.
 //!
 //! | word | what the cleanup helper does |
 //! |---|---|

@@ -1,6 +1,7 @@
 //! The commands of the control file.
 //!
-//! They may wait: START_DEV for the server of every queue, STOP_DEV and DEL_DEV for the end of I/O, but no longer than [`PATIENCE`]. Each has a ring of its own, whose entries have 128 bytes: closing it interrupts a command that still waits.
+//! They may wait: START_DEV for the server of every queue, STOP_DEV and DEL_DEV for the end of I/O, but no longer than [`PATIENCE`].
+//! Each has a ring of its own, whose entries have 128 bytes: closing it interrupts a command that still waits.
 
 use std::fs::OpenOptions;
 use std::io;

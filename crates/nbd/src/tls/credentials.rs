@@ -31,7 +31,7 @@ use super::keys::{self, Keys};
 use crate::uri::TlsParameters;
 
 /// The ciphers of TLS 1.2: authenticated, and with keys that are made for each connection. TLS 1.3 has no others. The shorter keys come
-/// first: nobody can try 128 bits either, and they take a quarter less of the processor.
+/// first: an attacker cannot try all keys of 128 bits either, and they take a quarter less of the processor.
 pub(super) const CIPHERS: &str = "ECDHE+AES128+AESGCM:ECDHE+AESGCM:ECDHE+CHACHA20";
 /// The ciphers of TLS 1.3.
 const SUITES: &str = "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256";

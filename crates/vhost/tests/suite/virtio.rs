@@ -250,7 +250,7 @@ fn a_driver_without_event_indexes_is_signalled_unless_it_refuses() {
     server.stop();
 }
 
-/// The device must look once more after it has asked for a signal, or nobody moves.
+/// The device must look once more after it has asked for a signal, or both sides wait for each other.
 #[test]
 fn a_driver_that_signals_only_when_asked_is_served() {
     let server = Server::of(Slow::new().volume());
